@@ -110,7 +110,8 @@ def _image_files(given: object, chosen: Chosen) -> FolderSource | None:
     """The files of torchvision's ImageFolder, if its samples are what they hold."""
     if "torchvision.datasets.folder" not in sys.modules:
         return None  # this cannot be one; below, torch is imported, which takes a second
-    from .._sources.source import check_loader, folder_store, is_image_folder
+    from .._sources.kinds import is_image_folder
+    from .._sources.source import check_loader, folder_store
     from .._sources.unreadable import Unreadable
 
     if not is_image_folder(given) or (given.transform, given.target_transform) != (None, None):

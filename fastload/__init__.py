@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ._exports import lazily
 from ._version import __version__
 from .errors import (
     ChecksumError,
@@ -78,36 +79,23 @@ __all__ = [
 # Loaded when first used: `import fastload` alone costs milliseconds, and the command line does not
 # import torch to print its help.
 _LAZY = {
-    "FastLoader": "fastload._loader",
-    "Buckets": "fastload._transforms.buckets",
-    "Mix": "fastload._sources.mix",
-    "PackedDataset": "fastload._sources.packed",
-    "open_store": "fastload.storage",
-    "open_writer": "fastload.storage",
-    "append": "fastload.converters",
-    "autotune": "fastload._tools.tuning",
-    "concat": "fastload.converters",
-    "info": "fastload._tools.summary",
-    "install": "fastload._tools.replacement",
-    "pack": "fastload.converters",
-    "patched": "fastload._tools.replacement",
-    "show": "fastload._tools.show",
-    "trace": "fastload._base.timeline",
-    "uninstall": "fastload._tools.replacement",
-    "unpack": "fastload._tools.unpack",
-    "verify": "fastload._tools.verify",
-    "watch": "fastload._tools.watch",
+    "_base.timeline": ("trace",),
+    "_loader": ("FastLoader",),
+    "_sources.mix": ("Mix",),
+    "_sources.packed": ("PackedDataset",),
+    "_tools.replacement": ("install", "patched", "uninstall"),
+    "_tools.show": ("show",),
+    "_tools.summary": ("info",),
+    "_tools.tuning": ("autotune",),
+    "_tools.unpack": ("unpack",),
+    "_tools.verify": ("verify",),
+    "_tools.watch": ("watch",),
+    "_transforms.buckets": ("Buckets",),
+    "converters": ("append", "concat", "pack"),
+    "storage": ("open_store", "open_writer"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'fastload' has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(_LAZY[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(globals(), _LAZY)
 
 
 def __dir__() -> list[str]:

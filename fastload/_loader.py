@@ -47,9 +47,8 @@ from ._run.route import EngineRoute, TorchRoute
 from ._run.shard import ShardBy
 from ._sources.augmentation_checks import check_augmentation, epoch_number
 from ._sources.deferred.thread_state import THREAD
-from ._sources.mix import Mix, MixDataset
-from ._sources.packed import open_dataset
-from ._sources.streams import ImageStream, collate_rows
+from ._sources.kinds import is_image_stream, is_mix_dataset
+from ._sources.opening import open_dataset
 from .errors import FastloadError, UsageError, advise
 from .hints import (
     CacheKind,
@@ -62,6 +61,7 @@ from .hints import (
 
 if TYPE_CHECKING:
     from ._run.bucket_sampler import BatchBy
+    from ._sources.mix import Mix
 
 _Batch = TypeVar("_Batch")
 
@@ -326,9 +326,11 @@ class FastLoader(DataLoader[Sample]):
             from ._run.tuned_file import complete
 
             config, num_workers = complete(config, opened, num_workers)
-        if isinstance(opened, ImageStream):
+        if is_image_stream(opened):
             if config.single:
                 raise UsageError("batch_size: expected a number with a streaming dataset, got None")
+            from ._sources.streams import collate_rows
+
             collate_fn = collate_fn or collate_rows
         if opened is not dataset or collate_fn is not config.collate_fn:
             config = dataclasses.replace(config, dataset=opened, collate_fn=collate_fn)
@@ -588,7 +590,7 @@ class FastLoader(DataLoader[Sample]):
                 "(explain() names it); use in_order=True and a Dataset"
             )
         state = progress.state()
-        if isinstance(self.dataset, MixDataset):
+        if is_mix_dataset(self.dataset):
             state["mix"] = self.dataset.mix.state_dict()
         return state
 
@@ -625,7 +627,7 @@ class FastLoader(DataLoader[Sample]):
         if not self._begun:
             raise UsageError("load_state_dict: expected a class that calls DataLoader.__init__")
         resume, config = _progress.read(state), self._loader_config()
-        if isinstance(self.dataset, MixDataset):
+        if is_mix_dataset(self.dataset):
             self.dataset.mix.load_state_dict(_progress.mix_of(state))
         self._epoch_cursor.load(config, resume)
         accelerate.resume(self, resume.epoch)

@@ -7,8 +7,7 @@ import torch
 from PIL import Image
 
 from fastload._base import pixel_limit
-from fastload._engine.image_engine import BatchRequest
-from fastload._engine.native import Kernel, pixels_as_files
+from fastload._engine.kernel import BatchRequest, Kernel, pixels_as_files
 from fastload._transforms.geometry.draws import Numbers
 from fastload._transforms.plan import Plan
 from fastload._transforms.sample_params import draw

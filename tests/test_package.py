@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from types import ModuleType
 
+import PIL.Image
 import pytest
 from packaging.requirements import Requirement
 
@@ -70,8 +71,13 @@ def run(code: str) -> str:
 # images in host memory.
 SOME = [
     "_engine.image_engine",
+    "_sources.packed",
+    "_sources.source",
+    "_transforms.plan",
     "_transforms.recognise",
     "_transforms.geometry.draws",
+    "storage.base",
+    "storage.registry",
     "storage.table",
     "storage._column_store",
     "storage.folder",
@@ -153,6 +159,32 @@ from fastload import FastLoader
 print(json.dumps([name for name in {SOME} if f"fastload.{{name}}" in sys.modules]))
 """
     assert json.loads(run(code)) == []
+
+
+@pytest.mark.native
+def test_a_batch_of_images_of_a_dataset_imports_no_engine(tmp_path: Path) -> None:
+    code = f"""
+import json, os, sys
+os.environ["FASTLOAD_DEFER"] = "1"
+import PIL.Image
+from torch.utils.data import Dataset
+from torchvision import transforms
+from fastload import FastLoader
+class Own(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return transforms.ToTensor()(PIL.Image.open({str(tmp_path / "0.jpg")!r}).convert("RGB"))
+next(iter(FastLoader(Own(), batch_size=4)))
+print(json.dumps(sorted(name for name in sys.modules if name.startswith("fastload."))))
+"""
+    PIL.Image.new("RGB", (9, 7)).save(tmp_path / "0.jpg")
+    imported = json.loads(run(code))
+    assert "fastload._sources.deferred.batch" in imported
+    others = {"_engine.base", "_engine.image_engine", "_engine.native", "_engine.cache.store"}
+    others |= {"_sources.packed", "_transforms.geometry.draws", "_transforms.reader"}
+    others |= {"_transforms.targets.joint", "storage.registry"}
+    assert others & {name.removeprefix("fastload.") for name in imported} == set()
 
 
 def test_importing_fastload_starts_no_thread(added: dict[str, object]) -> None:

@@ -21,7 +21,8 @@ from ..errors import DataError, sample_error
 from ..storage._read import part_of, read_spans
 from . import long_sides
 from .base import Ticket
-from .image_engine import BatchRequest, PixelEngine
+from .image_engine import PixelEngine
+from .kernel import BatchRequest
 from .pillow import decoded
 
 # Decoded images that wait for the core: as many as a processor's cache holds.

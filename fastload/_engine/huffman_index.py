@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch.utils.data import get_worker_info
 
 from .. import _native
 from .._base.machine import memory, ranks
-from ..storage.base import Store
-from ..storage.concat import ConcatStore
 
 if TYPE_CHECKING:
     from .._native import _core
+    from ..storage.base import Store
 
 # Share of the memory that is available when a store is first read. 1,000 photos take about 0.7 MB.
 _SHARE = 0.01
 
-_Parts = tuple[weakref.ref[Store], ...]
-_Tables = weakref.WeakKeyDictionary[Store, "dict[_Parts, _core.EntryTable]"]
+_Parts: TypeAlias = "tuple[weakref.ref[Store], ...]"
+_Tables: TypeAlias = "weakref.WeakKeyDictionary[Store, dict[_Parts, _core.EntryTable]]"
 _tables: _Tables = weakref.WeakKeyDictionary()
 
 
@@ -74,6 +73,8 @@ def _existing(parts: Sequence[Store]) -> _core.EntryTable | None:
 
 
 def _parts(store: Store) -> list[Store]:
+    from ..storage.concat import ConcatStore
+
     if not isinstance(store, ConcatStore):
         return [store]
     return [part for inner in store.stores for part in _parts(inner)]

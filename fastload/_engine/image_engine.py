@@ -20,6 +20,7 @@ from typing_extensions import override
 from .._base import pixel_limit
 from .._base.slabs import SlabRing
 from .._base.timeline import TIMES
+from .._base.value_class import value_class
 from .._transforms import sample_params
 from .._transforms.geometry.crop_geometry import Geometry, Refused
 from .._transforms.geometry.draws import Numbers
@@ -28,11 +29,11 @@ from .._transforms.plan import Plan, Views
 from .._transforms.sample_params import SampleParams
 from .._transforms.targets.joint import Moving
 from ..hints import CheckCrc
-from ..storage._read import bytes_of, part_of
-from ..storage.base import Located, Spans, Store
+from ..storage.base import Located, Store
 from .base import BatchEngine, Ticket
-from .cache.prefix import Placed, merged
+from .cache.prefix import merged
 from .cache.store import CachedStore, CacheFill
+from .kernel import BatchRequest
 
 
 class PillowProcesses(Protocol):
@@ -48,7 +49,7 @@ class PillowProcesses(Protocol):
         """Start to fill samples ``which`` of ``batch``; None: the processes cannot."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class EngineOptions:
     """How an engine works. None of it changes an image.
 
@@ -81,97 +82,6 @@ class EngineOptions:
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "processes": None}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BatchRequest:
-    """One batch on its way through an engine.
-
-    Attributes:
-        records: int64 (n,), record numbers in the store.
-        spans, kinds, sizes, checksums: of these records, as the store gives them; but where
-            ``cache_fill`` stores pixels, ``sizes`` are those of the stored pixels.
-        check: uint8 (n,), 1 where the checksum is to be verified; None where there are none.
-        geometry: crop, size, window and flip of each sample.
-        params: what follows the geometry; None: nothing.
-        images: the tensor to fill, (n, channels, out_h, out_w).
-        memory: the same memory as a 1-D uint8 array.
-        rows: int64 (n,), the row of ``memory`` for each sample, of which there may be more; None:
-            sample i is row i.
-        times: int64 (n, TIMES), where the times of each sample are written, as in
-            the core's ``BatchSpec``; None: nowhere.
-        cached: bool (n,), which samples the engine's cache has; None: there is no cache.
-        cache_fill: what of the batch goes into that cache, or None.
-        most_pixels: of a source; what has more is left to Pillow. See ``pixel_limit.py``.
-    """
-
-    records: np.ndarray
-    spans: Spans
-    kinds: np.ndarray
-    sizes: np.ndarray
-    checksums: np.ndarray | None = None
-    check: np.ndarray | None = None
-    geometry: Geometry
-    params: SampleParams | None = None
-    images: torch.Tensor
-    memory: np.ndarray
-    rows: np.ndarray | None = None
-    times: np.ndarray | None = None
-    cached: np.ndarray | None = None
-    cache_fill: CacheFill | None = None
-    most_pixels: int
-
-    def part(self, which: slice | np.ndarray, memory: np.ndarray) -> BatchRequest:
-        """Some of the samples, to be filled into ``memory``."""
-
-        def its(values: np.ndarray | None) -> np.ndarray | None:
-            return None if values is None else values[which]
-
-        fill = self.cache_fill
-        return dataclasses.replace(
-            self,
-            records=self.records[which],
-            spans=part_of(self.spans, which),
-            kinds=self.kinds[which],
-            sizes=self.sizes[which],
-            checksums=its(self.checksums),
-            check=its(self.check),
-            geometry=self.geometry.part(which),
-            params=None if self.params is None else self.params.part(which),
-            memory=memory,
-            times=its(self.times),
-            cached=its(self.cached),
-            cache_fill=None if fill is None else fill.part(which),
-        )
-
-    def __getstate__(self) -> dict[str, object]:
-        # Another process has its own memory, and gets what is read of that of the spans.
-        spans = _copied(self.spans)
-        return {**self.__dict__, "spans": spans, "images": None, "memory": None}
-
-    def placed(self, i: int) -> Placed | None:
-        """What a cache is to keep of the samples, if it keeps pixels of sample ``i``; else None."""
-        fill = self.cache_fill
-        return None if fill is None or not fill.wanted[i] else fill.placed
-
-    def source_size(self, i: int) -> tuple[int, int]:
-        """Width and height that the store says sample ``i`` has."""
-        placed = self.placed(i)
-        width, height = (self.sizes if placed is None else placed.source)[i].tolist()
-        return width, height
-
-
-def _copied(spans: Spans) -> Spans:
-    """``spans`` with memory of their own, where they have memory: the records alone."""
-    if not spans.memory:
-        return spans
-    file, offset, nbytes = spans.file.copy(), spans.offset.copy(), spans.nbytes.copy()
-    memory: list[np.ndarray] = []
-    for i in np.flatnonzero(file < 0).tolist():
-        data = bytes_of(spans.memory[-1 - int(file[i])], int(offset[i]), int(nbytes[i]))
-        memory.append(np.frombuffer(data, np.uint8))
-        file[i], offset[i], nbytes[i] = -len(memory), 0, len(data)
-    return Spans(file=file, offset=offset, nbytes=nbytes, memory=memory)
 
 
 class ImageEngine(BatchEngine):

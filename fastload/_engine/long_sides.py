@@ -15,7 +15,8 @@ from PIL import Image
 
 from .. import _native
 from ..errors import DecodeError
-from .image_engine import BatchRequest, PixelEngine
+from .image_engine import PixelEngine
+from .kernel import BatchRequest
 
 # resample/resample.h's Filter -> Pillow's
 _FILTERS = {

@@ -49,7 +49,8 @@ from .._base.silence import silence
 from ..errors import DataError
 from .base import Ticket
 from .by_pillow import PillowReport, fill, stages_of
-from .image_engine import BatchRequest, ImageEngine, PillowProcesses, PixelEngine
+from .image_engine import ImageEngine, PillowProcesses, PixelEngine
+from .kernel import BatchRequest
 
 # Parts that a process has at a time: the one it works on, and the next one.
 _ASSIGNMENTS = 2

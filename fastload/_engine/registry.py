@@ -13,12 +13,11 @@ import numpy as np
 import torch
 
 from .. import _native
-from .._transforms.plan import Plan, Views
 from ..errors import MissingDependencyError
-from ..storage.base import Store
-from ..storage.tensors import gathers
 
 if TYPE_CHECKING:
+    from .._transforms.plan import Plan, Views
+    from ..storage.base import Store
     from .base import BatchEngine
     from .image_engine import EngineOptions, ImageEngine
 
@@ -100,6 +99,8 @@ class _Dali(EngineKind):
         return dali_graph.missing() if dali_graph.absent() else None
 
     def refusal(self, store: Store, plan: Plan | Views) -> str | None:
+        from ..storage.tensors import gathers
+
         if gathers(store):
             return "rows of tensors are not decoded"
         from .nvidia import dali, dali_graph
@@ -125,6 +126,8 @@ def chosen(store: Store) -> EngineKind:
 
     Raises MissingDependencyError if it is not available here.
     """
+    from ..storage.tensors import gathers
+
     if gathers(store):
         return ROWS
     missing = NATIVE.missing()
@@ -137,6 +140,8 @@ def make_engine(
     kind: EngineKind, store: Store, plan: Plan | Views, options: EngineOptions
 ) -> BatchEngine:
     """The engine of this kind; for several views, one that fills a batch for each."""
+    from .._transforms.plan import Plan
+
     if isinstance(plan, Plan):
         return kind.make(store, plan, options)
     from .image_engine import ImageEngine

@@ -14,7 +14,8 @@ from .._transforms.plan import Plan, Views, seed_of
 from ..errors import DataError
 from ..storage.base import Spans
 from .base import BatchEngine, Ticket, one_tensor, summed
-from .image_engine import BatchRequest, ImageEngine, PillowProcesses, counted
+from .image_engine import ImageEngine, PillowProcesses, counted
+from .kernel import BatchRequest
 
 
 class ViewsEngine(BatchEngine):

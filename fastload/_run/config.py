@@ -28,11 +28,11 @@ from .. import _native
 from .._base.derived import derived
 from .._base.machine import cpu
 from .._base.torch_loader import is_torchs
+from .._base.value_class import value_class
 from .._engine import registry
 from .._sources.augmentation_checks import check_seed, is_integer
 from .._sources.collate import Collate, collate
-from .._sources.mix import Mix, MixDataset
-from .._sources.source import unreadable_type
+from .._sources.kinds import is_mix, is_mix_dataset, unreadable_type
 from ..errors import UsageError, type_next
 from ..hints import (
     CacheKind,
@@ -71,7 +71,7 @@ _ENGINES, _DECODES = get_args(Engine), get_args(Decode)
 
 
 # Nobody compares or prints one, and for so many fields it takes a millisecond to make that code.
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@value_class(kw_only=True, eq=False)
 class LoaderConfig:
     """The arguments of a FastLoader that its epochs need, under their own names.
 
@@ -188,7 +188,7 @@ class LoaderConfig:
         from . import bucket_sampler
 
         bucket_sampler.check(batch_by)
-        if self.iterable or isinstance(self.dataset, (Mix, MixDataset)):
+        if self.iterable or is_mix(self.dataset) or is_mix_dataset(self.dataset):
             raise UsageError(
                 "batch_by: expected a map-style dataset, whose samples can come in any order, got "
                 f"{type(self.dataset).__name__}"

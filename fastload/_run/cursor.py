@@ -13,9 +13,7 @@ from typing import Any, Protocol, TypeGuard
 
 import torch
 
-from .._sources.mix import MixDataset
-from .._sources.packed import PackedDataset
-from .._sources.source import nested
+from .._sources.kinds import is_mix_dataset, is_packed, nested
 from .config import LoaderConfig
 from .order import order_of, set_epoch_of
 from .progress import Facts, Position, Positions, Progress, Stateful, is_stateful, state_of
@@ -66,9 +64,9 @@ class EpochCursor:
             current = _epoch_of_sampler(config)
             self.sampler_epoch = self.sampler_epoch if current is None else current
         if config.seed is not None:
-            parts = config.dataset.datasets if isinstance(config.dataset, MixDataset) else ()
+            parts = config.dataset.datasets if is_mix_dataset(config.dataset) else ()
             for part in (config.dataset, *parts):
-                if isinstance(part, PackedDataset):
+                if is_packed(part):
                     part.set_epoch(epoch)
         self.next_epoch, self.chosen = epoch + 1, False
         return epoch

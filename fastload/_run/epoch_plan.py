@@ -13,7 +13,7 @@ import torch
 from .._base.indices import repeats_within
 from .._base.timeline import active
 from .._base.trace import Stamps
-from .._sources.source import fetched
+from .._sources.kinds import fetched
 from ..errors import UsageError
 from ..hints import OnError
 from . import accelerate, drawing

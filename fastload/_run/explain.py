@@ -13,7 +13,7 @@ from .._engine import huffman_index
 from .._engine.registry import NATIVE, is_torch
 from .._sources.deferred.thread_state import OF_MODE
 from .._sources.deferred.trial import left_out
-from .._sources.mix import MixDataset
+from .._sources.kinds import is_mix_dataset
 from .._sources.source import Source
 from .._transforms import sample_params
 from .._transforms.geometry.crop_geometry import scales
@@ -53,7 +53,7 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
         lines = _workers(config, resources, route)
     lines += delivery.explain(config, route)
     told = config.order.explain()
-    if isinstance(config.dataset, MixDataset) and not told:
+    if is_mix_dataset(config.dataset) and not told:
         told = ["mix: weights have no effect, because the given sampler decides what is read"]
     lines += told
     buckets = grouped(config.batch_sampler)

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .._base.trace import Stamps
+from .._base.value_class import value_class
 from ..hints import RemoteStats
-from ..storage.base import Store
 from .bad_samples.policy import BadSamples
 
 if TYPE_CHECKING:
     from .._sources.deferred.batch import Counts
     from .._sources.deferred.thread_state import Cause
+    from ..storage.base import Store
 
 
 class Spent(NamedTuple):
@@ -142,7 +143,7 @@ class ImageCounts:
         return ImageCounts, ()  # a copy in another process starts empty
 
 
-@dataclasses.dataclass
+@value_class(frozen=False)
 class Measurements:
     """Measurements of one epoch, for ``stats()``. Whoever makes its batches adds to them.
 

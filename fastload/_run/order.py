@@ -19,10 +19,8 @@ from torch.utils.data import RandomSampler, Sampler, SequentialSampler
 from .._base import philox
 from .._base.indices import repeats_within
 from .._sources.augmentation_checks import epoch_number
-from .._sources.packed import PackedDataset
-from .._sources.source import nested
+from .._sources.kinds import is_packed, nested
 from ..errors import UsageError
-from ..storage.base import BLOCK_NBYTES
 from .shard import Shard
 
 if TYPE_CHECKING:
@@ -488,11 +486,13 @@ def windowed(dataset: Any, sampler: EpochSampler | None, size: int) -> SeededSam
 
     Raises UsageError if there is no shuffle, or the dataset is no packed store.
     """
-    if not isinstance(sampler, SeededSampler) or not isinstance(dataset, PackedDataset):
+    if not isinstance(sampler, SeededSampler) or not is_packed(dataset):
         raise UsageError(
             "shuffle_window: expected shuffle=True and a packed store, got "
             f"{type(dataset).__name__}"
         )
+    from ..storage.base import BLOCK_NBYTES
+
     dataset.store.check_window(size)
     spans = dataset.store.places(np.arange(len(dataset), dtype=np.int64))
     place = np.stack([spans.file.astype(np.int64), spans.offset // BLOCK_NBYTES], axis=1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from torch.utils.data import BatchSampler, IterableDataset
 
 from .._base.torch_loader import has_own_order
-from .._sources.mix import MixDataset
+from .._sources.kinds import is_mix_dataset
 from ..errors import UsageError
 from .config import LoaderConfig
 from .order import EpochSampler, InOrder, OwnOrder, SeededSampler, windowed
@@ -143,7 +143,7 @@ def _of_loader(
 ) -> tuple[EpochSampler | None, bool | None]:
     """The ``sampler`` and ``shuffle`` for torch."""
     dataset, seed = config.dataset, config.seed
-    if isinstance(dataset, MixDataset):
+    if is_mix_dataset(dataset):
         from .mix_sampler import MixSampler
 
         # Its order is made by a seed, because each epoch takes up where the last one ended.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsIndex, Type
 import torch
 from torch.utils.data import get_worker_info
 
+from .._base.value_class import value_class
 from .._sources.augmentation_checks import epoch_number
 from ..errors import UsageError
 
@@ -116,7 +117,7 @@ class Position(NamedTuple):
         return self._replace(state=last.state)
 
 
-@dataclasses.dataclass
+@value_class(frozen=False)
 class Positions:
     """Where the datasets of an iteration are.
 
@@ -205,7 +206,7 @@ class Facts(NamedTuple):
                 )
 
 
-@dataclasses.dataclass
+@value_class(frozen=False)
 class Progress:
     """How far the consumer has come in one iteration.
 

@@ -13,6 +13,7 @@ import torch
 from .._base.derived import derived
 from .._base.machine import cpu
 from .._base.per_process import PerProcess
+from .._base.value_class import value_class
 from ..errors import InternalError
 from .config import LoaderConfig
 from .measurements import Measurements
@@ -62,7 +63,7 @@ class EngineKey(NamedTuple):
     device: torch.device
 
 
-@dataclasses.dataclass
+@value_class(frozen=False)
 class Resources:
     """What one loader keeps. Only plain data is pickled.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch.utils.data import (
@@ -14,13 +14,16 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from .._engine.registry import EngineKind, chosen, is_engine
-from .._sources.packed import PackedDataset
-from .._sources.source import Source, check_one_size, nested, resolve
+from .._engine.registry import chosen, is_engine
+from .._sources.kinds import is_packed, nested
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
 from .config import NO_CORE, LoaderConfig
 from .order import order_of
+
+if TYPE_CHECKING:
+    from .._engine.registry import EngineKind
+    from .._sources.source import Source
 
 
 class EngineRoute(NamedTuple):
@@ -98,6 +101,8 @@ def find(config: LoaderConfig) -> Route:
 
 def _readable(config: LoaderConfig) -> Source:
     """What an engine reads. Raises Unreadable if there is nothing."""
+    from .._sources.source import check_one_size, resolve
+
     source = resolve(config.dataset)
     if config.engine == "auto":
         if config.eager == NO_CORE:
@@ -117,7 +122,7 @@ def _readable(config: LoaderConfig) -> Source:
 
 def _is_packed(dataset: object) -> bool:
     """Whether images come of a store, which has no code of the user's."""
-    return any(isinstance(one, PackedDataset) for one in nested(dataset))
+    return any(map(is_packed, nested(dataset)))
 
 
 def _check_rows(sampler: Iterable[Any] | None, batch_sampler: Iterable[Any] | None) -> None:

@@ -12,7 +12,6 @@ as those of tensor parallelism, have one position and read the same samples.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import operator
 import os
@@ -24,6 +23,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from .._base import callers
+from .._base.value_class import value_class
 from .._sources.augmentation_checks import is_integer
 from ..errors import UsageError
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _warned = False
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class Shard:
     """One of ``world_size`` ranks."""
 

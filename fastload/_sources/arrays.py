@@ -6,33 +6,18 @@ row is a raw image. Only the exact classes are accepted, because a subclass may 
 
 from __future__ import annotations
 
-import sys
 import weakref
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._base.nested import plain
 from ..storage.memory import MemoryStore
+from .kinds import CHW, GRAY, HWC, ArrayDataset
 from .unreadable import Unreadable
-
-_MODULE = "torchvision.datasets"
-_HWC = ("CIFAR10", "CIFAR100")  # rows of data are (h, w, 3)
-_CHW = ("SVHN", "STL10")  # rows of data are (3, h, w)
-_GRAY = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST")  # rows of data are (h, w)
-_NAMES = frozenset((*_HWC, *_CHW, *_GRAY))
 
 # The longest side of an image that the engines accept.
 _LONGEST_SIDE = 65_535
-
-
-class ArrayDataset(Protocol):
-    """One of these datasets. ``targets``, or in some classes ``labels``, has the labels."""
-
-    data: Any  # an array or a tensor; the user may have replaced it by anything
-    transform: Callable[[Any], Any] | None
-    target_transform: Callable[[Any], Any] | None
 
 
 _stores: weakref.WeakKeyDictionary[ArrayDataset, MemoryStore] = weakref.WeakKeyDictionary()
@@ -52,13 +37,6 @@ class Arrays(NamedTuple):
     mode: str
 
 
-def is_array_dataset(dataset: object) -> TypeGuard[ArrayDataset]:
-    """Whether it is one of these datasets."""
-    # If the user's program has not imported torchvision, this cannot be one of its datasets.
-    module, kind = sys.modules.get(_MODULE), type(dataset)
-    return kind.__name__ in _NAMES and kind is getattr(module, kind.__name__, None)
-
-
 def arrays_of(dataset: ArrayDataset) -> Arrays:
     """The current images and labels of such a dataset.
 
@@ -72,7 +50,7 @@ def arrays_of(dataset: ArrayDataset) -> Arrays:
     if found is None or not _same(found, images, labels):
         classes = list(getattr(dataset, "classes", []))
         found = _stores[dataset] = MemoryStore(images, labels, name=name, classes=classes)
-    return Arrays(found, "L" if name in _GRAY else "RGB")
+    return Arrays(found, "L" if name in GRAY else "RGB")
 
 
 def _same(store: MemoryStore, images: np.ndarray, labels: np.ndarray) -> bool:
@@ -84,15 +62,15 @@ def _same(store: MemoryStore, images: np.ndarray, labels: np.ndarray) -> bool:
 def _images(dataset: ArrayDataset, name: str) -> np.ndarray:
     """uint8 (n, h, w, 3), a view of the dataset's array."""
     data: Any = dataset.data
-    axes = 3 if name in _GRAY else 4
-    if name in _GRAY and plain(data):
+    axes = 3 if name in GRAY else 4
+    if name in GRAY and plain(data):
         data = data.numpy()
-    kinds = "tensor" if name in _GRAY else "array"
+    kinds = "tensor" if name in GRAY else "array"
     if type(data) is not np.ndarray or data.dtype != np.uint8 or data.ndim != axes:
         raise Unreadable(f"the data of this {name} is not the uint8 {kinds} that torchvision reads")
-    if name in _GRAY:
+    if name in GRAY:
         data = np.broadcast_to(data[..., None], (*data.shape, 3))
-    elif name in _CHW:
+    elif name in CHW:
         data = data.transpose(0, 2, 3, 1)
     if data.shape[3] != 3 or not all(1 <= side <= _LONGEST_SIDE for side in data.shape[1:3]):
         raise Unreadable(
@@ -106,12 +84,12 @@ def _images(dataset: ArrayDataset, name: str) -> np.ndarray:
 
 def _labels(dataset: ArrayDataset, name: str, count: int) -> np.ndarray:
     """int64 (n,) or (n, k): the targets before target_transform."""
-    targets: Any = getattr(dataset, "labels" if name in _CHW else "targets")
+    targets: Any = getattr(dataset, "labels" if name in CHW else "targets")
     if targets is None:
         raise Unreadable(f"this {name} has no labels")
     if len(targets) < count:
         raise Unreadable(f"this {name} has {count} images and {len(targets)} labels")
-    if name in _HWC:
+    if name in HWC:
         return _unconverted_labels(dataset, name, targets, count)
     found = targets.numpy() if plain(targets) else np.asarray(targets)
     if name == "QMNIST" and found.ndim == 2:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from ..storage._decoded import check_decoded
-from ..storage.base import Store
+if TYPE_CHECKING:
+    from ..storage.base import Store
+
 
 Collate: TypeAlias = Callable[[Any], Any]
 """A ``collate_fn``: takes a list of samples, or one sample where there are no batches."""
@@ -96,6 +97,8 @@ def annotations_of(
 def _values(store: Store, name: str, records: np.ndarray) -> torch.Tensor | list[Any]:
     if name == "key" and name not in store.fields:
         return list(store.keys(records))
+    from ..storage._decoded import check_decoded
+
     values = check_decoded(store, name, records)
     return torch.from_numpy(values) if isinstance(values, np.ndarray) else values
 

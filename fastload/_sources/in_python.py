@@ -23,12 +23,12 @@ from .._base import randomness
 from .._base.machine import cpu
 from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
-from ..storage.base import Store
 from .deferred.needed import has_tensors, loaded
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from ..storage.base import Store
     from .deferred.batch import BatchDecoder
 
 # Slabs of the batches of one process: one in use, and one being made.

@@ -6,13 +6,12 @@ import copy
 import functools
 import operator
 import os
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import Dataset
 
 from .. import _native
 from .._base import randomness
@@ -25,17 +24,13 @@ from .._engine.registry import chosen, images_of, make_engine
 from .._transforms.plan import Plan, Views, seed_of
 from ..errors import UsageError
 from ..hints import CheckCrc, JointKind
-from ..storage import open_store
 from ..storage._local import is_url
 from ..storage.base import Store
 from ..storage.column_options import ColumnOptions
-from ..storage.registry import known_suffixes
-from . import huggingface
+from ..storage.opening import open_store
 from .augmentation_checks import check_augmentation, epoch_number
 from .collate import ReadyBatch, annotations_of, samples_of
 from .in_python import EveryView, PythonSamples, own_threads
-from .mix import Mix, MixDataset
-from .streams import ImageStream
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -449,173 +444,3 @@ def has_url(path: object) -> bool:
     if isinstance(path, (list, tuple)):
         return any(map(is_url, path))
     return is_url(path)
-
-
-def open_dataset(
-    dataset: Any,
-    *,
-    seed: int | None,
-    transform: Callable[[Any], Any] | None,
-    target_transform: Callable[[Any], Any] | None,
-) -> Any:
-    """The dataset of a loader: opened if it is a path, with the loader's transforms.
-
-    Args:
-        dataset: a dataset; a path; a list of paths of stores; or a Mix. (A list of other things is
-            a dataset by itself, as it is for torch.)
-        seed: for a PackedDataset made here.
-        transform, target_transform: of a PackedDataset; None if not given. They are never applied
-            to a dataset that has another one.
-
-    Raises:
-        UsageError: it is not a dataset of fastload, or it already has another transform.
-    """
-    given = {"transform": transform, "target_transform": target_transform}
-    return _open(dataset, seed, {name: one for name, one in given.items() if one is not None})
-
-
-_Given = dict[str, Any]
-"""The transforms that a loader was given, by name."""
-
-
-def _open(dataset: Any, seed: int | None, given: _Given) -> Any:
-    if isinstance(dataset, (Mix, MixDataset)):
-        mix = dataset if isinstance(dataset, Mix) else dataset.mix
-        return dataset.opened(lambda one: _as_component(mix, _open(one, seed, given)))
-    if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
-        return PackedDataset(dataset, seed=seed, **given)
-    if not given:
-        return dataset
-    if huggingface.is_stream(dataset) or isinstance(dataset, ImageStream):
-        return _of_stream(dataset, given)
-    found = _nested(dataset, lambda one: _of_table(one, seed, given))
-    if found is None:
-        raise UsageError(
-            f"{' and '.join(given)} can be given for a path, a PackedDataset, a Hugging Face "
-            "dataset, and a Subset or ConcatDataset of these; "
-            + _instead(dataset, next(iter(given)))
-        )
-    return found
-
-
-def _nested(dataset: Any, opened: Callable[[Any], PackedDataset]) -> Any | None:
-    """``opened`` of each packed or Hugging Face dataset, in the same Subsets and ConcatDatasets.
-
-    None if ``dataset`` contains anything else.
-    """
-    if isinstance(dataset, PackedDataset) or huggingface.known(dataset):
-        return opened(dataset)
-    if type(dataset) is Subset:
-        inner = _nested(dataset.dataset, opened)
-        return None if inner is None else Subset(inner, dataset.indices)
-    if type(dataset) is ConcatDataset:
-        parts: list[Any] = [_nested(part, opened) for part in dataset.datasets]
-        return None if any(part is None for part in parts) else ConcatDataset(parts)
-    return None
-
-
-def _instead(dataset: object, name: str) -> str:
-    """What to do for a dataset that is not given the argument ``name`` by its loader."""
-    if isinstance(dataset, dict):
-        return f"{type(dataset).__name__} holds several: pass one"
-    inner = dataset
-    while isinstance(inner, Subset):
-        inner = inner.dataset
-    kind = type(inner).__name__
-    if hasattr(inner, name):
-        own = f"{kind} applies its own: {kind}(..., {name}=...)"
-        root = getattr(inner, "root", None)
-        if kind != "ImageFolder" or not isinstance(root, (str, os.PathLike)):
-            return own
-        folder = f"PackedDataset({os.fspath(root)!r})"
-        return f"{own}, or pass {folder}, which takes the loader's, in a Subset too"
-    return f"{kind} is none of them: do it in its own code"
-
-
-def _given_to(dataset: PackedDataset, given: _Given) -> PackedDataset:
-    """``dataset``, or a copy with the transforms that it lacks.
-
-    Raises:
-        UsageError: it has another one already.
-    """
-    missing = {}
-    for name, value in given.items():
-        present = getattr(dataset, name)
-        if present is None:
-            missing[name] = value
-        elif present is not value:
-            raise UsageError(
-                f"the PackedDataset already has another {name}: leave it out there, and give each "
-                "loader its own"
-            )
-    # A trainer that rebuilds the loader passes values that the dataset already has.
-    return copy_with(dataset, **missing) if missing else dataset
-
-
-def _as_component(mix: Mix, dataset: Any) -> Any:
-    """``dataset``, whose samples are dicts where ``mix`` adds the number of the component."""
-    if mix.numbered and isinstance(dataset, PackedDataset) and dataset.fields is None:
-        return copy_with(dataset, fields=())
-    return dataset
-
-
-def _of_table(dataset: Any, seed: int | None, given: _Given) -> PackedDataset:
-    """A Hugging Face dataset, opened; or a packed one, with ``given`` applied."""
-    if huggingface.known(dataset):
-        return PackedDataset(dataset, seed=seed, **given)
-    return _given_to(dataset, given)
-
-
-def _of_stream(dataset: Any, given: _Given) -> ImageStream:
-    """A streaming dataset with the transform of its images; or one that has it already."""
-    if "transform" not in given:
-        raise UsageError("target_transform: a streaming dataset takes it only with a transform")
-    if not isinstance(dataset, ImageStream):
-        return ImageStream(dataset, **given)
-    for name, value in given.items():  # a trainer that rebuilds the loader passes them again
-        if getattr(dataset, name) is not value:
-            raise UsageError(f"the dataset already has another {name}: set it in one place only")
-    return dataset
-
-
-def _are_stores(dataset: object) -> bool:
-    """Whether it is a list of stores or paths of stores.
-
-    Raises:
-        UsageError: one of them is a store that exists, and another one is none.
-    """
-    if not isinstance(dataset, (list, tuple)) or not any(
-        issubclass(kind, (Store, str, os.PathLike)) for kind in set(map(type, dataset))
-    ):
-        return False  # without a look at each of a million samples
-    suffixes = tuple(known_suffixes())
-    named = [
-        isinstance(one, Store)
-        or (isinstance(one, (str, os.PathLike)) and _has_suffix(one, suffixes))
-        for one in dataset
-    ]
-    if all(named):
-        return True
-    store = next((one for one, is_named in zip(dataset, named) if is_named and _exists(one)), None)
-    if store is None:
-        return False
-    for position, (one, is_named) in enumerate(zip(dataset, named)):
-        if not is_named and not (isinstance(one, (str, os.PathLike)) and _exists(one)):
-            raise UsageError(
-                f"{store!r} is a store, but item {position} of the same list, {reprlib.repr(one)}, "
-                "is none: pass stores only, or, if these are samples, a Dataset that returns them"
-            )
-    return True
-
-
-def _has_suffix(path: str | os.PathLike[str], suffixes: tuple[str, ...]) -> bool:
-    return os.fspath(path).rstrip(os.sep).lower().endswith(suffixes)
-
-
-def _exists(store: Store | str | os.PathLike[str]) -> bool:
-    if isinstance(store, Store) or is_url(store):
-        return True
-    from ..storage._sidecar import is_manifest
-
-    path = os.path.expanduser(store)
-    return os.path.lexists(path) or is_manifest(path)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,15 +19,16 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from .._base.indices import as_indices
 from .._base.nested import plain
+from .._base.value_class import value_class
 from .._transforms.plan import Plan, Views
 from ..errors import UsageError
 from ..hints import CheckCrc
 from ..storage.base import Store
 from ..storage.tensors import Rows, TensorStore
 from . import arrays, huggingface
+from .kinds import ArrayDataset, ImageFolder, is_array_dataset, is_image_folder, unreadable_type
 from .mix import COMPONENT, MixDataset
 from .packed import PackedDataset, augmentation_of
-from .streams import ImageStream
 from .unreadable import Unreadable
 
 if TYPE_CHECKING:
@@ -36,24 +36,13 @@ if TYPE_CHECKING:
     from ..storage.folder import FolderStore
 
 
-class _ImageFolder(Protocol):
-    """torchvision's ImageFolder or DatasetFolder."""
-
-    root: str
-    loader: Callable[[str], Any]
-    samples: list[tuple[str, int]]
-    classes: list[str]
-    transform: Callable[[Any], Any] | None
-    target_transform: Callable[[Any], Any] | None
-
-
 # Stores over image folders, with the samples that they were made for.
 _Known = tuple[list[tuple[str, int]], "FolderStore"]
-_folders: weakref.WeakKeyDictionary[_ImageFolder, _Known] = weakref.WeakKeyDictionary()
+_folders: weakref.WeakKeyDictionary[ImageFolder, _Known] = weakref.WeakKeyDictionary()
 _tensor_stores: weakref.WeakKeyDictionary[TensorDataset, TensorStore] = weakref.WeakKeyDictionary()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class Source:
     """Samples that an engine can make.
 
@@ -135,9 +124,6 @@ def check_one_size(source: Source) -> None:
         )
 
 
-_READABLE = (PackedDataset, Subset, ConcatDataset, TensorDataset)
-
-
 def resolve(dataset: object) -> Source:
     """The source of ``dataset``.
 
@@ -152,37 +138,13 @@ def resolve(dataset: object) -> Source:
         return _concat(dataset)
     if is_image_folder(dataset):
         return _image_folder(dataset)
-    if arrays.is_array_dataset(dataset):
+    if is_array_dataset(dataset):
         return _array_dataset(dataset)
     if type(dataset) is TensorDataset:
         return _tensor_dataset(dataset)
     if huggingface.known(dataset):
         raise Unreadable(huggingface.reason(dataset))
     raise Unreadable(unreadable_type(dataset))
-
-
-def unreadable_type(dataset: object) -> str:
-    """Why no engine reads datasets of this type; "": one may read some of them."""
-    if type(dataset) in _READABLE or isinstance(dataset, MixDataset) or huggingface.known(dataset):
-        return ""
-    if is_image_folder(dataset) or arrays.is_array_dataset(dataset):
-        return ""
-    if isinstance(dataset, ImageStream):
-        return "the rows of a streaming dataset come from its own code"
-    return (
-        f"{type(dataset).__name__} is not a dataset that fastload can read itself; if its samples "
-        "are images, `fastload pack module:object` packs them into a store that it can read"
-    )
-
-
-def nested(dataset: object) -> Iterator[object]:
-    """``dataset``, and the datasets inside it if it is a Subset or a ConcatDataset."""
-    yield dataset
-    if isinstance(dataset, Subset):
-        yield from nested(dataset.dataset)
-    elif isinstance(dataset, ConcatDataset):
-        for part in dataset.datasets:
-            yield from nested(part)
 
 
 def image_sizes(dataset: object) -> np.ndarray:
@@ -216,22 +178,6 @@ def image_sizes(dataset: object) -> np.ndarray:
     if source.tensors:
         raise Unreadable("a TensorDataset has no images")
     return source.store.sizes(source.lookup(np.arange(len(source), dtype=np.int64)))
-
-
-def fetched(dataset: object) -> list[tuple[Store, Mapping[str, float]]]:
-    """The stores at URLs in ``dataset`` and in those inside it, with what they have fetched."""
-    found: list[tuple[Store, Mapping[str, float]]] = []
-    if isinstance(dataset, (PackedDataset, Subset, ConcatDataset)):
-        for one in nested(dataset):
-            if isinstance(one, PackedDataset) and (counts := one.store.fetched()) is not None:
-                found.append((one.store, counts))
-    return found
-
-
-def check_crc(dataset: object) -> CheckCrc:
-    """When to verify checksums of what ``dataset`` reads: of several answers the strictest."""
-    said = {one.check_crc for one in nested(dataset) if isinstance(one, PackedDataset)}
-    return next((check for check in ("always", "first", "never") if check in said), "first")
 
 
 def _packed(dataset: PackedDataset) -> Source:
@@ -324,14 +270,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
     )
 
 
-def is_image_folder(dataset: object) -> TypeGuard[_ImageFolder]:
-    # If the user's program has not imported torchvision, this cannot be one of its datasets.
-    folder, kind = sys.modules.get("torchvision.datasets.folder"), type(dataset)
-    names = ("ImageFolder", "DatasetFolder")
-    return kind.__name__ in names and kind is getattr(folder, kind.__name__, None)
-
-
-def check_loader(dataset: _ImageFolder) -> None:
+def check_loader(dataset: ImageFolder) -> None:
     """Raise Unreadable if its samples are not what Pillow reads from its files."""
     import torchvision
     from torchvision.datasets import folder
@@ -344,7 +283,7 @@ def check_loader(dataset: _ImageFolder) -> None:
         )
 
 
-def _image_folder(dataset: _ImageFolder) -> Source:
+def _image_folder(dataset: ImageFolder) -> Source:
     check_loader(dataset)
     if dataset.transform is None:
         raise Unreadable("the ImageFolder has no transform, so its samples are PIL images")
@@ -359,7 +298,7 @@ def _image_folder(dataset: _ImageFolder) -> Source:
     )
 
 
-def _array_dataset(dataset: arrays.ArrayDataset) -> Source:
+def _array_dataset(dataset: ArrayDataset) -> Source:
     if dataset.transform is None:
         raise Unreadable(
             f"the {type(dataset).__name__} has no transform, so its samples are PIL images"
@@ -403,7 +342,7 @@ def _rows_as_they_are(dtype: torch.dtype) -> Plan:
     return Plan(dtype=dtype, steps=("rows of the tensors as they are",))
 
 
-def folder_store(dataset: _ImageFolder) -> FolderStore:
+def folder_store(dataset: ImageFolder) -> FolderStore:
     """The store over the dataset's samples.
 
     It is made once, as listing a million paths takes a second.

@@ -21,8 +21,10 @@ from torch.utils.data import Dataset, Subset
 from .._base.import_object import one_line
 from .._base.keywords import names_nearest
 from .._base.torch_loader import DataLoader
-from .._sources.packed import PackedDataset, copy_with, open_dataset
-from .._sources.source import nested, resolve
+from .._sources.kinds import nested
+from .._sources.opening import open_dataset
+from .._sources.packed import PackedDataset, copy_with
+from .._sources.source import resolve
 from .._sources.unreadable import Unreadable
 from .._transforms.plan import Plan, Views
 from ..errors import FastloadError, UsageError

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._base.value_class import value_class
 from ..errors import UsageError
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Buckets:
         return BucketCrop(self, bool(random), name)
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class BucketCrop:
     """What ``Buckets.crop`` returns.
 

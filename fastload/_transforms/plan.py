@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from .._base import philox
+from .._base.value_class import value_class
 from ..errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Stage(NamedTuple):
     mask_fill: int = 0
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@value_class(eq=False)
 class Plan:
     """What to do to each image: a frame of geometry, further stages, then a table lookup.
 
@@ -242,7 +243,7 @@ class Plan:
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@value_class(eq=False)
 class Views:
     """Several views of each image: a plan for each, with independent random numbers.
 

@@ -27,6 +27,7 @@ from .geometry import draws
 from .geometry.crop_geometry import Unfit
 from .geometry.crops import GEOMETRY
 from .geometry.draws import Op
+from .in_integers import resizes_in_integers
 from .pixels.fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
 from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
 from .targets.boxes import FORMATS
@@ -354,15 +355,6 @@ def _filter(kind: str, transform: Transform) -> int:
     if name not in _FILTERS:
         raise Stop(f"{kind} with interpolation {name!r}; {', '.join(_FILTERS)} are recognised")
     return _FILTERS[name]
-
-
-def resizes_in_integers(name: str) -> bool:
-    """Whether torchvision's v2 resizes uint8 tensors in integers here, with the filter ``name``."""
-    from torchvision.transforms import InterpolationMode
-    from torchvision.transforms.v2.functional import _geometry as theirs
-
-    native = getattr(theirs, "_do_native_uint8_resize_on_cpu", None)
-    return native is not None and bool(native(InterpolationMode(name)))
 
 
 _TO_TENSOR = frozenset({"ToTensor", "PILToTensor", "ToImage"}) | {

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .geometry import draws
 from .geometry.crop_geometry import Array, Frame, Geometry, Refused, most_made
-from .geometry.draws import Numbers
-from .geometry.geometry_log import GeometryLog
-from .plan import Plan
 
 if TYPE_CHECKING:  # many transforms only crop, resize and flip
     import numpy.typing as npt
 
+    from .geometry.draws import Numbers
+    from .geometry.geometry_log import GeometryLog
     from .pixels import operations
     from .pixels.erasing import ErasedBoxes
+    from .plan import Plan
 
 _PIXELS, _ERASING = 4096, 8192
 _MAX_TURNED = 65535  # pixels of a side of a rotated image; pixels/pixels.cpp
@@ -156,6 +155,8 @@ def draw(
             size. Names the record.
         Unfit: the operations have no normal form (``draws.fit`` checks this beforehand).
     """
+    from .geometry import draws
+
     if log is not None:
         log.fill = plan.mask_fill
     indices = numbers.indices

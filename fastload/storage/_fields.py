@@ -7,7 +7,6 @@ one column. "bytes", "text" (UTF-8), "json": values of any length, stored as ``S
 from __future__ import annotations
 
 import abc
-import dataclasses
 import json
 import numbers
 import os
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
+from .._base.value_class import value_class
 from ..errors import StoreError, StoreNotFoundError, UsageError
 
 KINDS = ("array", "bytes", "text", "json")
@@ -25,7 +25,7 @@ _MAX_NAME = 100  # characters
 _LABELS = ("<i8", "<f4", "<f8")
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class Field:
     """One named field of every record of a store.
 
@@ -137,7 +137,7 @@ class Strings(abc.ABC):
         return [value.decode("utf-8", "surrogateescape") for value in self.take(indices, path)]
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class Blobs(Strings):
     """Byte strings, one after the other.
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from .._base.value_class import value_class
 from ..errors import StoreError, UsageError
 from ._crc import crc32c
 from ._fields import Field, gather_fields, label_column
@@ -126,7 +127,7 @@ class Record:
                 raise UsageError(f"record {self.key!r}: expected a {name} in pixels, got {value!r}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class Batch:
     """Records on their way into a store, as columns: the argument of ``Writer.extend``.
 
@@ -151,7 +152,7 @@ class Batch:
     field_kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class LeftOut:
     """How many files of a folder of images are no records for one reason; ``example`` is one."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from .._base import byte_sizes
+from .._base.value_class import value_class
 from ..errors import UsageError
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class ColumnOptions:
     """How a table is read.
 

@@ -13,13 +13,13 @@ docs/formats.md, "Add a format", has an example.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from .._base.value_class import value_class
 from ..errors import MissingDependencyError, UsageError
 from ._read import open_regular
 
@@ -71,7 +71,7 @@ class Apart(NamedTuple):
     name: Callable[[str, int, int], str]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@value_class(kw_only=True)
 class Format:
     """One storage format.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._base.value_class import value_class
 from .base import Spans, Store
 from .concat import ConcatStore
 from .memory import InMemory
@@ -51,7 +51,7 @@ class TensorStore(InMemory):
         """None: which tensor has labels is unknown."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@value_class(eq=False)
 class Rows:
     """The tensors of ``stores``, one after the other: as many each, of the same dtypes and rows."""
 

@@ -11,13 +11,13 @@ import types
 import pytest
 import torch
 
+from fastload._base import huggingface
 from fastload._base.devices import mover
 from fastload._base.machine import cpu
 from fastload._run.workers import columns, deferral
 from fastload._run.workers.choice import Choice
-from fastload._sources import in_python, source
+from fastload._sources import in_python, kinds
 from fastload._transforms.pixels import mixing
-from fastload.storage import huggingface
 
 
 def half_imported(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -34,7 +34,7 @@ def test_a_loader_that_rests_meets_the_switch(monkeypatch: pytest.MonkeyPatch) -
     [
         ("PIL.Image", columns.is_pillow),
         ("datasets.arrow_dataset", huggingface.known),
-        ("torchvision.datasets.folder", source.is_image_folder),
+        ("torchvision.datasets.folder", kinds.is_image_folder),
         ("torchvision.tv_tensors", mover._is_tv_tensor),
         ("torchvision.transforms.v2", mixing.in_place),
     ],

@@ -14,7 +14,7 @@ from PIL import Image
 
 import native_core
 from fastload import _native
-from fastload._engine.native import _pass_order
+from fastload._engine.kernel import _pass_order
 from fastload._transforms.geometry.crop_geometry import scales
 from native.test_jpeg import KINDS, make
 

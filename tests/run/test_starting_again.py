@@ -56,7 +56,8 @@ def entered(action):
     return count
 
 
-@pytest.mark.parametrize(("dataset", "most"), [("own", 75), ("rows", 130)])
+# Three of them make a value_class. What a dataclass compiles for that is in no file.
+@pytest.mark.parametrize(("dataset", "most"), [("own", 78), ("rows", 130)])
 def test_it_starts_in_few_steps(dataset, most):
     loader = loader_of(dataset)
     assert entered(lambda: iter(loader)) <= most

@@ -199,7 +199,7 @@ def test_views_in_another_dtype_and_layout(store: Path) -> None:
 
 @pytest.mark.native
 def test_a_sample_is_decoded_once_where_its_views_lie_close(store: Path) -> None:
-    from fastload._engine.native import shared_regions
+    from fastload._engine.kernel import shared_regions
     from fastload._transforms.geometry.crop_geometry import Geometry
 
     class Drawn:

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from ..._base.value_class import value_class
 from ..._transforms.geometry.crop_geometry import Array, Frame, Geometry
 from ..._transforms.geometry.draws import Op
 from ..._transforms.plan import Plan, Views
@@ -21,7 +22,7 @@ from ..._transforms.sample_params import PER_SAMPLE, SampleParams
 _NO_NUMBERS = np.empty((4, 0, 0))
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class AppliedOp:
     """Stands for an operation that has been applied already.
 

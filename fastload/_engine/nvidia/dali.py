@@ -36,7 +36,8 @@ from ...storage.base import Store
 from ..base import Ticket, summed
 from ..cache.store import CachedStore
 from ..device_stage import DeviceStage
-from ..image_engine import BatchRequest, EngineOptions, ImageEngine
+from ..image_engine import EngineOptions, ImageEngine
+from ..kernel import BatchRequest
 from ..native import NativeEngine
 from . import dali_graph
 from .dali_graph import FILTERS, Graph, Inputs, PipelineBatch, PipelineOptions

@@ -16,7 +16,7 @@ import numpy as np
 from ...storage._crc import crc32c
 from ...storage._read import open_regular, pread_all
 from ...storage.base import ENCODED, Store
-from ..image_engine import BatchRequest
+from ..kernel import BatchRequest
 
 # First and last bytes of a whole JPEG file. One that ends otherwise is truncated, or has other data
 # after it: a GPU's decoder may decode it, where Pillow raises.

@@ -11,7 +11,7 @@ from ..._base.slabs import SlabRing
 from ..._engine.registry import is_torch
 from ..._sources.deferred.needed import loaded
 from ..._sources.in_python import runnable
-from ..._sources.source import check_crc
+from ..._sources.kinds import check_crc
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan

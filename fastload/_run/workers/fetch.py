@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, Subset
 
 from ..._base import randomness
 from ..._base.derived import derived
@@ -24,12 +24,12 @@ from ..._base.machine import cpu
 from ..._base.own_generators import OwnSeeds
 from ..._base.slabs import SlabRing
 from ..._base.trace import Clock
+from ..._base.value_class import value_class
 from ..._sources.collate import Collate, ReadyBatch, collate
 from ..._sources.deferred import thread_state
 from ..._sources.deferred.needed import has_tensors
 from ..._sources.deferred.within import InnerIterators, Making
-from ..._sources.joined import Joined
-from ..._sources.packed import PackedDataset, fetch_samples
+from ..._sources.kinds import is_packed_itself
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
@@ -41,6 +41,8 @@ from .deferral import Deferral
 from .placed_rows import PlacedRows, SlabBatch, WarmBatch, worth_placing
 
 if TYPE_CHECKING:
+    from ..._sources.joined import Joined
+    from ..._sources.packed import PackedDataset
     from .resumable import Resumable
     from .transport import Packer
 
@@ -94,7 +96,7 @@ def _is_plain(part: Any, depth: int = 2) -> bool:
 _ATOMS = frozenset((type(None), bool, int, float, str, bytes))
 
 
-@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+@value_class(frozen=False, kw_only=True, eq=False)
 class Fetcher:
     """Makes batches in the process that has it.
 
@@ -141,6 +143,8 @@ class Fetcher:
 
     @derived
     def _joined(self) -> Joined:
+        from ..._sources.joined import Joined
+
         return Joined()
 
     def position(self) -> Position | None:
@@ -303,7 +307,7 @@ class Fetcher:
         many = getattr(self.dataset, "__getitems__", None) if self.batched else None
         joined = None
         if self.batched and not many:
-            joined = self._joined.of(self.dataset, indices, seeded=seeds is not None)
+            joined = self._joined_of(self.dataset, indices, seeds)
         if many or joined is not None:
             if self.on_error == "raise":
                 return self._make_samples(indices, seeds), [], []
@@ -360,14 +364,27 @@ class Fetcher:
         inner = indices
         while type(dataset) is Subset:
             dataset, inner = dataset.dataset, [dataset.indices[i] for i in inner]
-        if type(dataset) is not PackedDataset:
-            dataset = self._joined.of(dataset, inner, seeded=seeds is not None)
+        packed: PackedDataset | None
+        if is_packed_itself(dataset):
+            packed = dataset
+        else:
+            packed = self._joined_of(dataset, inner, seeds)
         samples: Sequence[Any]
-        if dataset is None:
+        if packed is None:
             samples = self.dataset.__getitems__(indices)
         else:
-            samples = fetch_samples(dataset, inner, seeds=seeds)
+            from ..._sources.packed import fetch_samples
+
+            samples = fetch_samples(packed, inner, seeds=seeds)
         return samples
+
+    def _joined_of(
+        self, dataset: object, indices: list[Any], seeds: list[int] | None
+    ) -> PackedDataset | None:
+        """One dataset of the stores of a ConcatDataset or a Mix; None: it is no such one."""
+        if not isinstance(dataset, ConcatDataset):
+            return None
+        return self._joined.of(dataset, indices, seeded=seeds is not None)
 
     def _make_sample(self, i: int, index: Any, seeds: list[int] | None) -> Any:
         """The sample ``index``, at place ``i`` of a task, made alone."""

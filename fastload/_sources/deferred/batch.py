@@ -33,8 +33,8 @@ import torch
 
 from ... import _native
 from ..._base.pixel_limit import UNLIMITED
-from ..._engine.image_engine import BatchRequest
-from ..._engine.native import Kernel, ValueChanges, shared_regions
+from ..._base.value_class import value_class
+from ..._engine.kernel import BatchRequest, Kernel, ValueChanges, shared_regions
 from ..._transforms.pixels.erasing import Erase
 from ..._transforms.plan import STORED, Plan, as_numpy
 from ...errors import InternalError
@@ -80,7 +80,7 @@ def damage_raised() -> Iterator[None]:
         raise damaged.__cause__ or damaged from None
 
 
-@dataclasses.dataclass
+@value_class(frozen=False)
 class Counts:
     """How the images of an epoch were made.
 

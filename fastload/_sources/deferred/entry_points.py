@@ -14,7 +14,7 @@ from ..._engine.huffman_index import new_table
 from ...storage.base import RAW
 
 if TYPE_CHECKING:
-    from ..._engine.image_engine import BatchRequest
+    from ..._engine.kernel import BatchRequest
     from .recording import Opened
 
 # Images whose entry points are remembered at a time. The table takes memory as it is used.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from ... import _native
-from ..._engine.cache.opened import key_of
 from ...hints import CheckCrc
 from ...storage.base import ENCODED, Spans
 from .recording import Opened
@@ -133,6 +132,8 @@ class Reader:
 
 def _cached(found: Reading, opened: Sequence[Opened], cache: OpenedCache) -> Reading:
     """``found``, from the cache where it has the images."""
+    from ..._engine.cache.opened import key_of
+
     keys = [key_of(_place(one), one.stamp, one.data) for one in opened]
     there, records = cache.find(keys, file=len(opened))
     kept, spans = there.kept, found.spans

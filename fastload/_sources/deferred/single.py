@@ -22,7 +22,7 @@ import PIL.Image
 import torch
 
 from ... import _native
-from ..._engine.native import pixels_as_files
+from ..._engine.kernel import pixels_as_files
 from . import lowering
 from .batch import Submission, kernel_of, key_of
 from .headers import MOST_SIDE
@@ -33,7 +33,7 @@ from .replay import FileChanged, changed, encoded, replay
 from .thread_state import THREAD, forget, note_failure, note_made
 
 if TYPE_CHECKING:
-    from ..._engine.native import Kernel
+    from ..._engine.kernel import Kernel
     from .lowering import Call
 
 _PIXELS: Final[Operation] = ("to_image",)

@@ -17,7 +17,7 @@ import torch
 
 from ... import _native
 from ..._base.named import named
-from ..._transforms.reader import resizes_in_integers
+from ..._transforms.in_integers import resizes_in_integers
 from .operations import functional, functional_v2
 
 _NAMES: Final = frozenset(("bilinear", "bicubic"))

@@ -12,7 +12,6 @@ Python's ``round`` and ``np.rint`` both round halves to even.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from ..._base import philox
+from ..._base.value_class import value_class
 from ..buckets import Buckets, covering
 from .crop_geometry import Array, Frame, Length
 
@@ -38,7 +38,7 @@ class Op(Protocol):
         """Apply the operation to ``frame``. ``u`` is float64 (4, blocks, n), uniform in [0, 1)."""
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class RandomResizedCrop:
     """A box of random area and aspect ratio, resized to ``size``.
 
@@ -88,7 +88,7 @@ class RandomResizedCrop:
         return (width - w) // 2, (height - h) // 2, w, h
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class Resize:
     """A resize to (h, w), or of the shorter side to an int, the longer in proportion, rounded down.
 
@@ -130,7 +130,7 @@ class Resize:
         frame.resize(w, h, least=self.size if self.size and self.max_size is None else 1)
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class CenterCrop:
     """A central crop to (h, w); a smaller image is padded first. torchvision's ``center_crop``.
 
@@ -154,7 +154,7 @@ def _centre(length: Length, cut: int) -> Length:
     return start if start.ndim else int(start)
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class RandomCrop:
     """A crop to (h, w) at a uniform position, after padding by (left, top, right, bottom).
 
@@ -188,7 +188,7 @@ class RandomCrop:
         frame.crop(x, y, w, h, inside=inside)
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class BucketCrop:
     """A resize that covers the bucket of the image, and a central crop: see ``Buckets.crop``."""
 
@@ -225,7 +225,7 @@ class RandomBucketCrop(BucketCrop):
         return x, y
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class Pad:
     """Padding by (left, top, right, bottom) pixels."""
 
@@ -238,7 +238,7 @@ class Pad:
         frame.crop(-left, -top, w, h, inside=not any(self.padding))
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class RandomHorizontalFlip:
     """A flip left to right with probability ``p``."""
 

@@ -8,13 +8,13 @@ identically.
 
 from __future__ import annotations
 
-import dataclasses
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
+from ..._base.value_class import value_class
 from ..geometry.crop_geometry import Array
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ QUANTILES = 65536
 _TRIES = 10
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@value_class(eq=False)
 class Erase:
     """One erased rectangle with probability ``p``.
 

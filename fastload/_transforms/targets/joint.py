@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 
 from ... import _native
+from ..._base.value_class import value_class
 from ...errors import DataError, DecodeError, MissingDependencyError, UsageError
 from ...hints import JointKind
 from ...storage.base import Store
@@ -106,7 +106,7 @@ class Joint(NamedTuple):
                 )
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class Sanitize:
     """torchvision's SanitizeBoundingBoxes, as a geometry operation that does not change images."""
 

@@ -21,7 +21,7 @@ import deferred_datasets as shapes
 import releases
 from fastload import FastLoader, InternalError
 from fastload._base.slabs import SlabRing
-from fastload._engine.native import Kernel
+from fastload._engine.kernel import Kernel
 from fastload._sources.deferred import single, switch
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill

@@ -30,7 +30,7 @@ from fastload._sources.deferred.patches import torch as of_torch
 from fastload._sources.deferred.patches import torchvision as of_torchvision
 from fastload._sources.deferred.patches import torchvision_v2 as of_v2
 from fastload._sources.deferred.patches.patch import Patch
-from fastload._transforms.reader import resizes_in_integers
+from fastload._transforms.in_integers import resizes_in_integers
 from sides import side_by_side
 
 ALL = [*pillow.PATCHES, *of_torchvision.PATCHES, *of_v2.PATCHES, *of_torch.PATCHES]

@@ -25,7 +25,7 @@ from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.lowering import lower
 from fastload._sources.deferred.tensor import DeferredTensor, DeferredTVImage
-from fastload._transforms.reader import resizes_in_integers
+from fastload._transforms.in_integers import resizes_in_integers
 from sides import side_by_side
 
 pytestmark = [

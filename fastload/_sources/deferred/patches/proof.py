@@ -8,7 +8,6 @@ what both leave of torch's generator, if they draw.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import io
 import os
@@ -19,6 +18,7 @@ import numpy as np
 import PIL.Image
 import torch
 
+from ...._base.value_class import value_class
 from .. import single
 from ..from_array import deferred_pixels
 from ..image import waiting
@@ -108,7 +108,7 @@ def path_of(data: bytes) -> Iterator[str]:
         yield f"/proc/self/fd/{file.fileno()}"
 
 
-@dataclasses.dataclass(frozen=True)
+@value_class()
 class Same:
     """The proof that ``call(function, given)`` gives the same for both.
 
