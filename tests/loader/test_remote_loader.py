@@ -21,7 +21,7 @@ pytest.importorskip("obstore", reason="obstore is not installed")
 
 import fastload
 import fastload._run.fetch_ahead as fetch_ahead_module
-import fastload._run.order as order_module
+import fastload.storage.base as base_module
 import fastload.storage.remote.area as area_module
 import fastload.storage.remote.cache as cache_module
 import fastload.storage.remote.requests as requests_module
@@ -265,7 +265,7 @@ def test_windows_ask_for_whole_blocks_however_much_is_cached(
     seed: int,
 ) -> None:
     block, window = 256 << 10, 2  # 50 blocks of 16 records
-    for module in (order_module, cache_module, store_module):
+    for module in (base_module, cache_module, store_module):
         monkeypatch.setattr(module, "BLOCK_NBYTES", block)
     monkeypatch.setattr(area_module, "MEMORY_NBYTES", 3 * window * block)
     size = (folder / "raw.lmdb").stat().st_size
@@ -302,7 +302,7 @@ def test_windows_hold_whole_blocks_only_while_there_is_something_to_fetch(
         held.append(max((len(cells) for _, cells in ranges), default=0))
         return hold(self, ranges, *args, **kwargs)
 
-    for module in (order_module, cache_module, store_module):
+    for module in (base_module, cache_module, store_module):
         monkeypatch.setattr(module, "BLOCK_NBYTES", 256 << 10)
     size = (folder / "raw.lmdb").stat().st_size
     ran = loader(
@@ -328,7 +328,7 @@ def test_stores_that_fit_into_the_cache_only_one_by_one_are_read_in_whole_blocks
     in_memory: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block, window = 256 << 10, 2
-    for module in (order_module, cache_module, store_module):
+    for module in (base_module, cache_module, store_module):
         monkeypatch.setattr(module, "BLOCK_NBYTES", block)
     fsspec = pytest.importorskip("fsspec")
     fsspec.filesystem("memory").cp_file("/loader/raw.lmdb", "/loader/second.lmdb")

@@ -13,7 +13,6 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from torchvision import transforms as v1
 
 from fastload import ChecksumError, FastLoader, Mix, PackedDataset, pack
-from fastload._run.workers import fetch
 from fastload._sources import packed
 from fastload._sources.joined import Joined
 from fastload.storage import open_store
@@ -46,8 +45,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(indices))
         return original(dataset, indices, **given)
 
-    for module in (packed, fetch):
-        monkeypatch.setattr(module, "fetch_samples", counted)
+    monkeypatch.setattr(packed, "fetch_samples", counted)
     return seen
 
 
