@@ -498,7 +498,13 @@ class FastLoader(DataLoader[Sample]):
         if outer is None:
             return EpochIterator(self._begin_iteration())
         left = outer.inner.brief and self._leaves_images()
-        iterator = super()._get_iterator() if left else EpochIterator(self._begin_iteration())
+        iterator: Iterator[Any]
+        if left:
+            from ._sources.deferred.within import BriefIterator
+
+            iterator = BriefIterator(self, outer)
+        else:
+            iterator = EpochIterator(self._begin_iteration())
         outer.begin(iterator)
         return iterator
 
@@ -506,7 +512,8 @@ class FastLoader(DataLoader[Sample]):
         """Whether torch's own iterator does, and another loader makes the images: ``within.py``."""
         if self._loader_resources.native or self._epoch_cursor.resume is not None:
             return False
-        return self._loader_config(begin=True).repeatable
+        config = self._loader_config(begin=True)
+        return config.repeatable and not config.left_to_torch
 
     def _begin_iteration(self) -> EpochContext:
         """What an iterator needs from this loader to start an epoch."""

@@ -12,7 +12,13 @@ while the outer loader does not defer.
 from __future__ import annotations
 
 import weakref
-from typing import Final
+from typing import Any, Final
+
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+from typing_extensions import override
+
+from .thread_state import THREAD, eagerly
 
 # So many iterators have to end within the batch in which they began.
 _LEAST: Final = 2
@@ -53,3 +59,22 @@ class Making:
         """The batch is made."""
         for begun in self._begun:
             self.inner.note(begun())
+
+
+class BriefIterator(_SingleProcessDataLoaderIter):
+    """torch's own, which leaves its images to the batch ``making``.
+
+    A Dataset that goes on with it in another batch, against what is known of its iterators, gets
+    images that are not deferred: that batch may be made again, and this would go on.
+    """
+
+    def __init__(self, loader: DataLoader[Any], making: Making) -> None:
+        super().__init__(loader)
+        self._making = making
+
+    @override
+    def _next_data(self) -> Any:
+        if THREAD.making is self._making:
+            return super()._next_data()  # type: ignore[no-untyped-call]
+        with eagerly():
+            return super()._next_data()  # type: ignore[no-untyped-call]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
-from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 import deferred_datasets as shapes
 from fastload import FastLoader
 from fastload._run.epoch_iterator import EpochIterator
+from fastload._sources.deferred.within import BriefIterator
 from sides import assert_same, outcome
 
 # Pillow leaves a truncated file open.
@@ -157,6 +157,30 @@ def test_a_damaged_image_is_the_inner_loaders(
     assert ("truncated" in str(ours)) == (make is not Mended)
 
 
+class KeptLate(Many):
+    """Goes on with one iterator, after many that were brief."""
+
+    def __init__(self, kind: type, photos: list[Path]) -> None:
+        super().__init__(kind, photos)
+        self.loaders = [kind(Placeholders(photos), 2) for _ in range(2)]
+        self.held: Iterator[Any] | None = None
+
+    def __getitem__(self, i: int) -> Any:
+        if i < 6:
+            return next(self.iterator(i))
+        self.held = self.held or self.iterator(i)
+        return next(self.held, ())
+
+
+def test_an_iterator_that_is_kept_after_brief_ones_goes_on(tmp_path: Path) -> None:
+    paths = shapes.write_colour_jpegs(tmp_path)
+    paths[2].write_bytes(paths[2].read_bytes()[:-200])
+    theirs, ours = (
+        outcome(kind, KeptLate(kind, paths), 2, batch_size=1) for kind in (DataLoader, FastLoader)
+    )
+    assert_same(ours, theirs)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_sees_their_images(photos: list[Path], workers: int) -> None:
     dataset = Episodes(FastLoader, photos)
@@ -174,7 +198,7 @@ def test_images_of_brief_iterators_are_the_outer_loaders(photos: list[Path]) -> 
     for _ in loader:
         pass
     assert loader.stats()["images_deferred"] == 36
-    assert dataset.kinds == {EpochIterator, _SingleProcessDataLoaderIter}
+    assert dataset.kinds == {EpochIterator, BriefIterator}
 
 
 def test_images_of_kept_iterators_are_the_inner_loaders(photos: list[Path]) -> None:
