@@ -193,10 +193,22 @@ class StreamWriter(PartialWriter):
         self._number, self._at = int(columns.places[-1, 0]), int(columns.places[-1, 3])
         paths = [self._data(number) for number in range(self._number + 1)]
         try:
+            self._check_ends(paths, columns.places)
             self._check_records(self.whole(self._table(columns, paths)), columns)
         except StoreError as error:
             where = {"record": error.record, "offset": error.offset}
             raise self._partial.damaged(error.message, error.path, **where) from error
+
+    def _check_ends(self, paths: Sequence[str], places: np.ndarray) -> None:
+        """Raise StoreError for a file that ends before what follows its last record does."""
+        for number, path in enumerate(paths):
+            last = int(np.searchsorted(places[:, 0], number, side="right")) - 1
+            expected = int(places[last, 3]) if last >= 0 and places[last, 0] == number else 0
+            found = os.stat(path).st_size if os.path.lexists(path) else 0
+            if found < expected:
+                raise StoreError(
+                    f"expected {expected} bytes of records, found {found}", path=path, record=last
+                )
 
     def _check_records(self, table: Table, columns: Columns) -> None:
         """Compare every record, read as a reader would, with its checksum in the journal."""

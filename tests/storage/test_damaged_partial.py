@@ -229,6 +229,20 @@ def test_every_byte_of_a_record_is_compared(tmp_path: Path, name: str) -> None:
     finished(tmp_path, name)
 
 
+@pytest.mark.parametrize("name", [name for name in FORMATS if name.endswith((".tfrecord", ".tar"))])
+def test_a_file_that_has_lost_what_follows_its_last_record_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    partial = interrupted(tmp_path, name)
+    target = max(partial.glob("data-*"))
+    data = target.read_bytes()
+    target.write_bytes(data[:-1])
+    with pytest.raises(StoreError, match="expected .* bytes of records, found .*: the unfinished"):
+        begin(tmp_path, name)
+    target.write_bytes(data)
+    finished(tmp_path, name)
+
+
 def test_records_that_recordio_cuts_in_pieces_are_compared_too(tmp_path: Path) -> None:
     magic = bytes.fromhex("0a23d7ce")
     cut = [
