@@ -497,7 +497,7 @@ class FastLoader(DataLoader[Sample]):
         outer = THREAD.making
         if outer is None:
             return EpochIterator(self._begin_iteration())
-        left = outer.inner.brief and self._leaves_images()
+        left = outer.deferred and outer.inner.brief and self._leaves_images()
         iterator: Iterator[Any]
         if left:
             from ._sources.deferred.within import BriefIterator

@@ -237,7 +237,7 @@ def test_a_file_that_has_lost_what_follows_its_last_record_is_refused(
     target = max(partial.glob("data-*"))
     data = target.read_bytes()
     target.write_bytes(data[:-1])
-    with pytest.raises(StoreError, match="expected .* bytes of records, found .*: the unfinished"):
+    with pytest.raises(StoreError, match=r"expected .* bytes of records, found .*: the unfinished"):
         begin(tmp_path, name)
     target.write_bytes(data)
     finished(tmp_path, name)

@@ -222,10 +222,12 @@ class Deferral:
             the batch without deferring.
         """
         from ..._sources.deferred import switch
-        from ..._sources.deferred.thread_state import BatchContext
+        from ..._sources.deferred.thread_state import THREAD, BatchContext
 
         self.begin()
         switch.hold(self.choice)
+        if THREAD.making is not None:
+            THREAD.making.deferred = True
         begin_ns = self.choice.begin()
         self._deferred, self._replayed = 0, ()
         context = BatchContext(self._cache, asked=None if self.once else {}, checks=self.once)

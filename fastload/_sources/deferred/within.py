@@ -21,7 +21,7 @@ from typing_extensions import override
 from .thread_state import THREAD, eagerly
 
 # So many iterators have to end within the batch in which they began.
-_LEAST: Final = 2
+_LEAST: Final = 8
 
 
 class InnerIterators:
@@ -45,10 +45,16 @@ class InnerIterators:
 
 
 class Making:
-    """A batch that is made for no sample of another one. ``inner``: iterators of its Dataset."""
+    """A batch that is made for no sample of another one.
+
+    Attributes:
+        inner: iterators of its Dataset.
+        deferred: whether its images are deferred, at least those of some samples.
+    """
 
     def __init__(self, inner: InnerIterators) -> None:
         self.inner = inner
+        self.deferred = False
         self._begun: list[weakref.ref[object]] = []
 
     def begin(self, iterator: object) -> None:
@@ -65,7 +71,8 @@ class BriefIterator(_SingleProcessDataLoaderIter):
     """torch's own, which leaves its images to the batch ``making``.
 
     A Dataset that goes on with it in another batch, against what is known of its iterators, gets
-    images that are not deferred: that batch may be made again, and this would go on.
+    images that are not deferred: that batch may be made again, and this would go on. The batch in
+    which a Dataset begins to keep iterators is not made as by torch if an image in it is damaged.
     """
 
     def __init__(self, loader: DataLoader[Any], making: Making) -> None:

@@ -60,7 +60,7 @@ class Many(Episodes):
     """Has so many samples that each loader is known to make its iterators for one of them."""
 
     def __len__(self) -> int:
-        return 12
+        return 32
 
 
 class Whole(Episodes):
@@ -166,7 +166,7 @@ class KeptLate(Many):
         self.held: Iterator[Any] | None = None
 
     def __getitem__(self, i: int) -> Any:
-        if i < 6:
+        if i < 16:
             return next(self.iterator(i))
         self.held = self.held or self.iterator(i)
         return next(self.held, ())
@@ -197,7 +197,7 @@ def test_images_of_brief_iterators_are_the_outer_loaders(photos: list[Path]) -> 
     loader = FastLoader(dataset, 2)
     for _ in loader:
         pass
-    assert loader.stats()["images_deferred"] == 36
+    assert loader.stats()["images_deferred"] == 96
     assert dataset.kinds == {EpochIterator, BriefIterator}
 
 
