@@ -226,7 +226,7 @@ class Deferral:
 
         self.begin()
         switch.hold(self.choice)
-        if THREAD.making is not None:
+        if THREAD.making is not None and THREAD.making.deferral is self:
             THREAD.making.deferred = True
         begin_ns = self.choice.begin()
         self._deferred, self._replayed = 0, ()

@@ -156,7 +156,7 @@ class Fetcher:
         thread = thread_state.THREAD
         if thread.making is not None:
             return self._made(wanted)
-        making = thread.making = Making(self._inner)
+        making = thread.making = Making(self._inner, self.deferral)
         try:
             made = self._made(wanted)
         finally:

@@ -49,11 +49,13 @@ class Making:
 
     Attributes:
         inner: iterators of its Dataset.
-        deferred: whether its images are deferred, at least those of some samples.
+        deferral: what may defer its images; None: nothing does.
+        deferred: whether it does, at least those of some samples.
     """
 
-    def __init__(self, inner: InnerIterators) -> None:
+    def __init__(self, inner: InnerIterators, deferral: object) -> None:
         self.inner = inner
+        self.deferral = deferral
         self.deferred = False
         self._begun: list[weakref.ref[object]] = []
 

@@ -208,3 +208,12 @@ def test_images_of_kept_iterators_are_the_inner_loaders(photos: list[Path]) -> N
         for _ in loader:
             pass
     assert dataset.kinds == {EpochIterator}
+
+
+def test_images_are_the_inner_loaders_where_the_outer_one_defers_nothing(
+    photos: list[Path],
+) -> None:
+    dataset = Many(FastLoader, photos)
+    for _ in FastLoader(dataset, 2, engine="torch"):
+        pass
+    assert dataset.kinds == {EpochIterator}
