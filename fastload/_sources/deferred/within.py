@@ -14,10 +14,10 @@ from __future__ import annotations
 import weakref
 from typing import Any, Final
 
-from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 from typing_extensions import override
 
+from ..._base.torch_loader import DataLoader
 from .thread_state import THREAD, eagerly
 
 # So many iterators have to end within the batch in which they began.
