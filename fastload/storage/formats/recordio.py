@@ -27,6 +27,7 @@ import numpy as np
 
 from ...errors import StoreError, UsageError
 from .._columns import Columns
+from .._crc import crc32c
 from .._fields import Blobs, FieldColumn, field_column, label_column
 from .._mapped import Mapped, MappedFiles, map_file
 from .._read import open_regular
@@ -341,7 +342,7 @@ def _open_ranged(path: str, need: Fetch) -> Store:
     return open_ranged(path, need, NAME, functools.partial(read_recordio, need=need))
 
 
-def _joined(table: Table, need: Fetch | None = None) -> Table:
+def _joined(table: Table, need: Fetch | None) -> Table:
     """``table`` with the records that lie in pieces in memory: those of a file as one file more."""
     split = np.flatnonzero(table.offset % 4 == SPLIT)
     if not len(split):
@@ -427,8 +428,9 @@ class RecordIOWriter(StreamWriter):
             )
         return headers
 
-    def whole(self, table: Table) -> Table:
-        return _joined(table)
+    def data_crcs(self, batch: Batch) -> Sequence[int]:
+        sums = super().data_crcs(batch)
+        return [crc32c(batch.data[i]) if i in self._split else crc for i, crc in enumerate(sums)]
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The header; zeros up to a multiple of 4."""
