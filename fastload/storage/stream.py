@@ -32,7 +32,7 @@ from ._shards import Sharding, ShardStart, data_files, is_pattern, shard_name
 from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter, WriterOptions
 from .base import Batch, Fetch
-from .table import Table, TableStore
+from .table import Framing, Table, TableStore
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,6 +50,7 @@ def read_stream(
     *,
     mark: Callable[[bytes], bytes | None] | None = None,
     scan: Callable[[Sequence[str]], Table] | None = None,
+    framing: Framing | None = None,
 ) -> Table:
     """The table of the store ``path``: from its sidecar, or by scanning its files.
 
@@ -60,10 +61,11 @@ def read_stream(
         mark: the first 1,024 bytes of a file -> STORE or SHARD if fastload's writer says so there,
             else None. None: files have no mark.
         scan: files -> their table. None: such files have no table without their sidecar.
+        framing: of the format.
     """
     table = read_sidecar(path, format)
     if table is not None:
-        return table
+        return dataclasses.replace(table, framing=framing)
     files = data_files(path)
     place = sidecar_of(path)
     if scan is None:
@@ -82,7 +84,7 @@ def read_stream(
                 f"the files as {_pattern(path, files)!r} to read what they alone hold",
                 path=path,
             )
-    return scan(files)
+    return dataclasses.replace(scan(files), framing=framing)
 
 
 def open_ranged(path: str, need: Fetch, format: str, read: Callable[[str], Table]) -> TableStore:
