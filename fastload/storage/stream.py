@@ -220,7 +220,7 @@ class StreamWriter(PartialWriter):
             found = _frame_sum(frame[: at - begin], crc32c(data), after)
             if found != expected:
                 raise self._partial.damaged(
-                    f"expected CRC32C {expected:08x} of a record and what surrounds it, found "
+                    f"expected checksum {expected:08x} of a record and what surrounds it, found "
                     f"{found:08x}",
                     path, record=record, offset=begin,
                 )  # fmt: skip
@@ -358,5 +358,5 @@ class StreamWriter(PartialWriter):
 
 
 def _frame_sum(before: bytes | memoryview, data_crc: int, after: bytes | memoryview) -> int:
-    """CRC32C of a frame in which the known CRC32C of the record replaces the record."""
-    return crc32c(after, crc32c(data_crc.to_bytes(4, "little"), crc32c(before)))
+    """The checksum of a frame: CRC32C of what surrounds the record, xor the record's, known one."""
+    return crc32c(after, crc32c(before)) ^ data_crc
