@@ -551,11 +551,17 @@ def evict_of_others(area: Area, name: str, nbytes: int) -> None:
         found = _Unopened.of(area, name, stack)
         if found is None:
             return
-        pinned = _pinned_by_others(area, name, -(-len(found.state) // GROUP))
-        cells = np.flatnonzero(found.state == THERE)
-        cells = cells[~pinned[cells // GROUP]]
-        order = np.argsort(-_hash(cells // (BLOCK_NBYTES // CELL)), kind="stable")
-        chosen = np.sort(cells[order[: -(-nbytes // CELL)]])
+        count, most = len(found.state), -(-nbytes // CELL)
+        free = found.state == THERE
+        free &= ~np.repeat(_pinned_by_others(area, name, -(-count // GROUP)), GROUP)[:count]
+        # By blocks, as sorting all cells would take seconds.
+        begins = np.arange(0, count, BLOCK_NBYTES // CELL)
+        counts = np.add.reduceat(free, begins, dtype=np.int64)
+        order = np.argsort(-_hash(np.arange(len(begins))), kind="stable")
+        evicted = np.zeros(len(begins), bool)
+        evicted[order[: np.searchsorted(np.cumsum(counts[order]), most) + 1]] = True
+        free &= np.repeat(evicted, BLOCK_NBYTES // CELL)[:count]
+        chosen = np.flatnonzero(free)[:most]
         found.abandon(chosen)
         area.add_used(-CELL * len(chosen))
 
