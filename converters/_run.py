@@ -179,7 +179,7 @@ class Run:
             count = _CHUNK
             if grows and self._nbytes:
                 few = _CHUNK_NBYTES * self._done // self._nbytes
-                count = min(max(few, _CHUNK), max(_CHUNK_MOST, _CHUNK))
+                count = min(max(few, _CHUNK), _CHUNK_MOST)
             yield indices[at : at + count]
             at += count
 

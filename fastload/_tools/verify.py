@@ -17,8 +17,10 @@ from .._base.progress_bar import Progress, reporting
 from ..errors import DataError, StoreError, sample_error
 from ..storage import open_store
 from ..storage._crc import crc32c
+from ..storage._mapped import Mapped, map_file
 from ..storage._read import fetched_ahead, read_each, where_of
 from ..storage.base import Store
+from ..storage.table import TableStore
 
 # Bytes read at a time: enough for the full speed of a disk, little memory.
 _READ_NBYTES = 8 << 20
@@ -50,7 +52,7 @@ class VerifyReport:
         path, format: of the store.
         records: number of records in the store.
         nbytes: bytes read.
-        checksums: whether the store has any; without, only missing and truncated files are found.
+        checksums: whether records have any; without, only missing and truncated files are found.
         decoded: whether every image was decoded.
         columns: state of labels, names and fields: "right", "no checksum", or what is wrong.
         damaged: the damaged records, in order.
@@ -75,6 +77,9 @@ def verify(
 ) -> VerifyReport:
     """Read a store and compare every record, and labels, names and fields, with their checksums.
 
+    Of local tar, TFRecord and RecordIO files, what surrounds records is compared, too, as far as
+    the format has checksums or fixed bytes there.
+
     Example:
         >>> verify("imgs.lmdb").damaged
         ()
@@ -95,6 +100,7 @@ def verify(
     """
     opened = open_store(store)
     order = _reading_order(opened)
+    frames = _Frames(opened)
     has_checksums = opened.checksums(np.arange(min(1, len(opened)))) is not None
     local, ended = threading.local(), threading.Event()
     damaged: list[Damage] = []
@@ -113,15 +119,18 @@ def verify(
             report(0, len(order), 0)
         for count, read, damages in checked:
             done, nbytes = done + count, nbytes + read
-            damaged += damages
+            known = {damage.record for damage in damages}
+            around = frames.until(order[done - count : done])
+            damaged += damages + [damage for damage in around if damage.record not in known]
             if report is not None:
                 report(done, len(order), nbytes)
+    damaged += frames.rest()
     return VerifyReport(
         path=opened.path,
         format=opened.format,
         records=len(opened),
         nbytes=nbytes,
-        checksums=has_checksums,
+        checksums=has_checksums or frames.sums_records,
         decoded=decode,
         columns=_check_columns(opened),
         damaged=tuple(sorted(damaged, key=lambda damage: damage.record)),
@@ -182,6 +191,50 @@ def _check_records(
         if reason is not None:
             damaged.append(_damage(store, index, reason))
     return total, damaged
+
+
+class _Frames:
+    """Checks what surrounds the records of a store on a disk, as its format does."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._framing = store.table.framing if isinstance(store, TableStore) else None
+        self.sums_records = self._framing is not None and self._framing.sums_records
+        self._file, self._at = -1, 0  # where the next frame starts
+        self._data: Mapped = b""
+        self._records = self._ends = np.empty(0, np.int64)  # the last ones in the file
+
+    def until(self, part: np.ndarray) -> list[Damage]:
+        """What is wrong around the records ``part``, which lie behind those of the call before."""
+        if self._framing is None:
+            return []
+        spans, memory = self._store.places(part), self._store.memory()
+        damaged: list[Damage] = []
+        for file in np.unique(spans.file).tolist():
+            if file in memory:
+                continue  # pieces of records: they lie between others
+            if file != self._file:
+                damaged += self.rest()
+                self._file, self._at = file, 0
+                self._data = map_file(self._store.files[file])
+            mine = spans.file == file
+            self._records, self._ends = part[mine], (spans.offset + spans.nbytes)[mine]
+            damaged += self._check(int(self._ends[-1]))
+        return damaged
+
+    def rest(self) -> list[Damage]:
+        """What is wrong behind the last record of the file."""
+        return self._check(len(self._data)) if self._file >= 0 else []
+
+    def _check(self, end: int) -> list[Damage]:
+        assert self._framing is not None  # a file was begun
+        self._at, wrong = self._framing.check(self._data, self._at, end)
+        damaged = []
+        for offset, reason in wrong:
+            at = min(int(np.searchsorted(self._ends, offset, side="right")), len(self._ends) - 1)
+            found = _damage(self._store, int(self._records[at]), reason)
+            damaged.append(dataclasses.replace(found, offset=offset))
+        return damaged
 
 
 def _damage(store: Store, index: int, reason: str) -> Damage:

@@ -62,8 +62,9 @@ class Columns(RecordColumns):
     """Those of records that are being written.
 
     Attributes:
-        places: int64 (n, 4): number of the data file; where in it the record's frame starts, its
-            bytes start, its frame ends. None if the format finds that out by itself.
+        places: int64 (n, 5): number of the data file; where in it the record's frame starts, its
+            bytes start, its frame ends; the frame's checksum. None if the format finds out by
+            itself where records are.
     """
 
     keys: Blobs

@@ -107,7 +107,7 @@ class ConcatStore(Store):
         empty: np.ndarray,
         of_store: Callable[[int, np.ndarray], np.ndarray],
     ) -> np.ndarray:
-        """Fill ``empty`` (len(indices), ...) with ``part(number of the store, local indices)``."""
+        """Fill ``empty`` (n, ...) with ``of_store(number of the store, local indices)``."""
         for number, mine, local in self._divided(indices):
             empty[mine] = of_store(number, local)
         return empty
@@ -115,7 +115,7 @@ class ConcatStore(Store):
     def _gather_values(
         self, indices: np.ndarray, of_store: Callable[[Store, np.ndarray], Iterable[_Value]]
     ) -> list[_Value]:
-        """What ``part(store, local indices)`` gives, in the order of ``indices``."""
+        """What ``of_store(store, local indices)`` gives, in the order of ``indices``."""
         by_position: dict[int, _Value] = {}
         for number, mine, local in self._divided(indices):
             values = of_store(self.stores[number], local)

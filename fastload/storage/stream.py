@@ -2,8 +2,8 @@
 
 Order of writing. Records are written into the data files of the partial store. ``sync`` syncs these
 files and then adds a chunk to the journal, which says where every record lies. When the work is
-resumed, every record that the journal knows is compared with its checksum; what lies behind them is
-overwritten or cut off.
+resumed, every frame that the journal knows, the record and what surrounds it, is compared with its
+checksum; what lies behind them is overwritten or cut off.
 
 A store of one file is NAME with its sidecar NAME.fastload, which is renamed first. A store of
 shards is its shards, renamed first, and the sidecar as their manifest, which makes the set exist.
@@ -27,12 +27,12 @@ from ._columns import Columns, join
 from ._crc import crc32c
 from ._durable import write_all
 from ._fields import encode_text
-from ._read import open_regular, read_places
+from ._read import open_regular, pread_all
 from ._shards import Sharding, ShardStart, data_files, is_pattern, shard_name
 from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter, WriterOptions
-from .base import Batch, Fetch, Spans
-from .table import Table, TableStore
+from .base import Batch, Fetch
+from .table import Framing, Table, TableStore
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,6 +50,7 @@ def read_stream(
     *,
     mark: Callable[[bytes], bytes | None] | None = None,
     scan: Callable[[Sequence[str]], Table] | None = None,
+    framing: Framing | None = None,
 ) -> Table:
     """The table of the store ``path``: from its sidecar, or by scanning its files.
 
@@ -60,10 +61,11 @@ def read_stream(
         mark: the first 1,024 bytes of a file -> STORE or SHARD if fastload's writer says so there,
             else None. None: files have no mark.
         scan: files -> their table. None: such files have no table without their sidecar.
+        framing: of the format.
     """
     table = read_sidecar(path, format)
     if table is not None:
-        return table
+        return dataclasses.replace(table, framing=framing)
     files = data_files(path)
     place = sidecar_of(path)
     if scan is None:
@@ -82,7 +84,7 @@ def read_stream(
                 f"the files as {_pattern(path, files)!r} to read what they alone hold",
                 path=path,
             )
-    return scan(files)
+    return dataclasses.replace(scan(files), framing=framing)
 
 
 def open_ranged(path: str, need: Fetch, format: str, read: Callable[[str], Table]) -> TableStore:
@@ -113,7 +115,7 @@ class StreamWriter(PartialWriter):
     """
 
     format: ClassVar[str]
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __init__(
         self,
@@ -145,9 +147,10 @@ class StreamWriter(PartialWriter):
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The bytes before and the bytes after each record; ``first`` is the index of the first."""
 
-    def whole(self, table: Table) -> Table:
-        """As a reader makes it of the ``table`` in the sidecar."""
-        return table
+    def data_crcs(self, batch: Batch) -> Sequence[int]:
+        """CRC32C of ``batch.data``, which a format may have replaced by other bytes."""
+        sums: list[int] = batch.crc32c.tolist()
+        return sums
 
     def trailer(self) -> bytes:
         """The last bytes of every data file."""
@@ -188,59 +191,39 @@ class StreamWriter(PartialWriter):
         if not self._partial.chunks:
             return
         columns = join(self._partial.chunks)
-        if columns.places is None:
-            raise self._partial.damaged("expected the places of records in the journal")
-        self._number, self._at = int(columns.places[-1, 0]), int(columns.places[-1, 3])
-        paths = [self._data(number) for number in range(self._number + 1)]
-        try:
-            self._check_ends(paths, columns.places)
-            self._check_records(self.whole(self._table(columns, paths)), columns)
-        except StoreError as error:
-            where = {"record": error.record, "offset": error.offset}
-            raise self._partial.damaged(error.message, error.path, **where) from error
+        assert columns.places is not None  # every chunk of this version has them
+        self._number, self._at = columns.places[-1, [0, 3]].tolist()
+        for number in range(self._number + 1):
+            path = self._data(number)
+            start, stop = np.searchsorted(columns.places[:, 0], [number, number + 1]).tolist()
+            try:
+                with open(path, "rb", buffering=0, opener=open_regular) as file:
+                    self._check_frames(file.fileno(), path, start, columns.part(start, stop))
+            except OSError as error:
+                raise self._partial.damaged(
+                    f"a data file cannot be read ({error.strerror})", path
+                ) from error
 
-    def _check_ends(self, paths: Sequence[str], places: np.ndarray) -> None:
-        """Raise StoreError for a file that ends before what follows its last record does."""
-        for number, path in enumerate(paths):
-            last = int(np.searchsorted(places[:, 0], number, side="right")) - 1
-            expected = int(places[last, 3]) if last >= 0 and places[last, 0] == number else 0
-            found = os.stat(path).st_size if os.path.lexists(path) else 0
-            if found < expected:
-                raise StoreError(
-                    f"expected {expected} bytes of records, found {found}", path=path, record=last
-                )
-
-    def _check_records(self, table: Table, columns: Columns) -> None:
-        """Compare every record, read as a reader would, with its checksum in the journal."""
-        records = np.arange(len(table))
-        spans = Spans(file=table.file, offset=table.offset, nbytes=table.nbytes)
-        places = zip(table.file.tolist(), table.offset.tolist(), columns.crc32c.tolist())
-        found = read_places(table.files, records, spans, memory=table.memory)
-        for record, ((file, offset, crc), data) in enumerate(zip(places, found)):
-            actual = crc32c(data)
-            if actual != crc:
-                raise StoreError(
-                    f"expected CRC32C {crc:08x} of a record, found {actual:08x}",
-                    path=table.files[file], record=record, offset=offset,
+    def _check_frames(self, file: int, path: str, first: int, columns: Columns) -> None:
+        """Compare every frame of a data file, whose first record has the index ``first``."""
+        assert columns.places is not None  # as above
+        rows = zip(columns.places[:, 1:].tolist(), columns.nbytes.tolist())
+        for record, ((begin, at, end, expected), nbytes) in enumerate(rows, first):
+            frame = memoryview(pread_all(file, end - begin, begin))
+            if len(frame) < end - begin:
+                raise self._partial.damaged(
+                    f"expected {end - begin} bytes of a record and what surrounds it, found "
+                    f"{len(frame)}",
+                    path, record=record, offset=begin,
                 )  # fmt: skip
-
-    def _table(self, columns: Columns, files: Sequence[str]) -> Table:
-        assert columns.places is not None  # every chunk has them
-        return Table(
-            format=self.format,
-            files=files,
-            file=columns.places[:, 0].astype(np.int32),
-            offset=np.ascontiguousarray(columns.places[:, 2]),
-            nbytes=columns.nbytes,
-            keys=columns.keys,
-            labels=columns.labels,
-            sizes=columns.sizes,
-            kinds=columns.kinds,
-            crc32c=columns.crc32c,
-            fields=columns.fields,
-            classes=self._classes,
-            metadata=self._metadata,
-        )
+            data, after = frame[at - begin : at - begin + nbytes], frame[at - begin + nbytes :]
+            found = _frame_sum(frame[: at - begin], crc32c(data), after)
+            if found != expected:
+                raise self._partial.damaged(
+                    f"expected checksum {expected:08x} of a record and what surrounds it, found "
+                    f"{found:08x}",
+                    path, record=record, offset=begin,
+                )  # fmt: skip
 
     def _descriptor(self, number: int) -> int:
         descriptor = self._open.get(number)
@@ -255,7 +238,8 @@ class StreamWriter(PartialWriter):
         lengths = heads + columns.nbytes + np.fromiter(map(len, after), np.int64, len(after))
         begin = np.empty(len(lengths), np.int64)
         numbers = self._assign(len(self), lengths, begin)
-        places = np.stack([numbers, begin, begin + heads, begin + lengths], axis=1)
+        sums = [_frame_sum(*parts) for parts in zip(before, self.data_crcs(batch), after)]
+        places = np.stack([numbers, begin, begin + heads, begin + lengths, sums], axis=1)
         with self._writing():
             for number in sorted(set(numbers.tolist())):  # np.unique takes 50 ms when first used
                 start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
@@ -335,7 +319,21 @@ class StreamWriter(PartialWriter):
                     with open(self._partial.file(inner), "wb") as file:
                         file.write(content)
                     renames.append((inner, self._beside(extra)))
-            table = self._table(columns, paths).checked()  # before the store gets its name
+            table = Table(
+                format=self.format,
+                files=paths,
+                file=columns.places[:, 0].astype(np.int32),
+                offset=np.ascontiguousarray(columns.places[:, 2]),
+                nbytes=columns.nbytes,
+                keys=columns.keys,
+                labels=columns.labels,
+                sizes=columns.sizes,
+                kinds=columns.kinds,
+                crc32c=columns.crc32c,
+                fields=columns.fields,
+                classes=self._classes,
+                metadata=self._metadata,
+            ).checked()  # before the store gets its name
             write_sidecar(self._partial.file("sidecar"), table, names)
             sidecar = ("sidecar", sidecar_of(self.path))
             if self._set:
@@ -357,3 +355,8 @@ class StreamWriter(PartialWriter):
         os.ftruncate(descriptor, end)
         write_all(descriptor, [self.trailer()], end)
         self._release()
+
+
+def _frame_sum(before: bytes | memoryview, data_crc: int, after: bytes | memoryview) -> int:
+    """The checksum of a frame: CRC32C of what surrounds the record, xor the record's, known one."""
+    return crc32c(after, crc32c(before)) ^ data_crc

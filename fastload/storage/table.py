@@ -19,7 +19,7 @@ from ..errors import StoreError, StoreNotFoundError
 from ._columns import RecordColumns
 from ._crc import crc32c
 from ._fields import Field, Strings, is_label_dtype
-from ._mapped import TruncationWatch
+from ._mapped import Mapped, TruncationWatch
 from ._probe import UNKNOWN, known_sizes, probe_sizes
 from ._read import open_regular
 from ._sums import Sums
@@ -45,6 +45,21 @@ class Indirect:
     read: Callable[[np.ndarray], list[bytes]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Framing:
+    """What the format itself says of the frames around records, for ``verify``.
+
+    Attributes:
+        sums_records: its checksums are of the records, too.
+        check: (mapped file, where a frame starts, where a record ends) -> where the frame after the
+            one of that record starts; where and how each damaged frame before it is wrong. The
+            record may be the file's end.
+    """
+
+    sums_records: bool
+    check: Callable[[Mapped, int, int], tuple[int, list[tuple[int, str]]]]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table(RecordColumns):
     """Files and the columns of the n records in them; all are ENCODED without ``kinds``.
@@ -62,6 +77,7 @@ class Table(RecordColumns):
         lookups: as ``Store.tables`` returns them; None: the columns are in memory.
         indirect: set if the records do not lie in ``files`` as they are.
         memory: as of ``Store``.
+        framing: None: nothing surrounds the records that a reader of the format compares.
     """
 
     format: str
@@ -78,6 +94,7 @@ class Table(RecordColumns):
     lookups: Spans | None = None
     indirect: Indirect | None = None
     memory: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
+    framing: Framing | None = None
 
     def __len__(self) -> int:
         return len(self.nbytes)

@@ -60,8 +60,7 @@ class Rows:
     @classmethod
     def of(cls, store: Store) -> Rows:
         """The rows of a TensorStore, or of a ConcatStore of several."""
-        parts = store.stores if isinstance(store, ConcatStore) else [store]
-        return cls(tuple(leaf for part in parts for leaf in _leaves(part)))
+        return cls(tuple(_leaves(store)))
 
     @property
     def first(self) -> list[torch.Tensor]:

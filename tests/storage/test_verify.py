@@ -122,6 +122,67 @@ def test_folder_has_no_checksums_but_is_read_and_decoded(tmp_path: Path) -> None
     assert (damage.record, damage.path, damage.offset) == (7, str(name), 0)
 
 
+# Bytes before the image of a record whose change a reader of the format sees.
+AROUND = {
+    "a.tfrecord": [(12, "TFRecord, found"), (60, "TFRecord, found")],  # features, and what is below
+    "a.tar": [(512, "header"), (400, "header"), (257, "header")],
+    "a.rec": [(32, "RecordIO"), (29, "RecordIO")],  # the magic
+}
+
+
+@pytest.mark.parametrize("name", [*AROUND, "s.tfrecord", "s.tar", "s.rec"])
+def test_what_the_format_compares_around_a_record_is_compared(tmp_path: Path, name: str) -> None:
+    shards = {"shards": 2, "total": COUNT} if name.startswith("s") else {}
+    with open_writer(tmp_path / name, classes=CLASSES, **shards) as writer:
+        writer.append(records(COUNT))
+    with open_store(tmp_path / name) as store:
+        spans = store.spans(np.array([COUNT - 2]))
+        file, offset = Path(store.files[int(spans.file[0])]), int(spans.offset[0])
+        behind = offset + int(spans.nbytes[0]) if name.endswith(".tfrecord") else None
+    whole = file.read_bytes()
+    places = [(offset - at, what) for at, what in AROUND[f"a{Path(name).suffix}"]]
+    places += [(behind, "masked CRC32C")] if behind is not None else []
+    for at, what in places:
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        (damage,) = verify(tmp_path / name, workers=2).damaged
+        assert (damage.record, damage.path) == (COUNT - 2, str(file)), at
+        assert damage.key == records(COUNT)[COUNT - 2].key and what in damage.reason
+        assert damage.offset is not None and damage.offset <= at
+    file.write_bytes(whole)
+    assert verify(tmp_path / name).damaged == ()
+
+
+def test_frames_are_compared_from_part_to_part_and_to_the_end_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_module, "_READ_RECORDS", 4)
+    path = tmp_path / "a.tar"
+    with open_writer(path, classes=CLASSES) as writer:
+        writer.append(records(COUNT))
+    assert verify(path).damaged == ()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"\1")
+    (damage,) = verify(path).damaged
+    assert damage.record == COUNT - 1 and "end mark" in damage.reason
+
+
+def test_the_checksums_of_records_in_tfrecords_of_other_writers_are_compared(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.tfrecord"
+    with open_writer(path, classes=CLASSES) as writer:
+        writer.append(records(COUNT))
+    foreign = f"{tmp_path}/[a].tfrecord"  # a pattern reads what the files alone hold
+    for name in (f"{path}.fastload", f"{path}.idx"):
+        os.remove(name)
+    report = verify(foreign)
+    assert report.checksums and report.damaged == ()
+    _, offset = flip(Path(foreign), 12, 500)
+    (damage,) = verify(foreign).damaged
+    assert damage.record == 12 and damage.offset is not None and damage.offset < offset
+    assert "expected the masked CRC32C" in damage.reason
+
+
 def test_progress_counts_every_record(tmp_path: Path) -> None:
     path = tmp_path / "a.lmdb"
     with open_writer(path) as writer:

@@ -119,7 +119,7 @@ class ShardedWriter(PartialWriter):
             assert self._shard is not None  # begun
             start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
             self._shard.extend(_part(batch, start, stop))
-            places = np.zeros((stop - start, 4), np.int64)
+            places = np.zeros((stop - start, 5), np.int64)
             places[:, 0] = number
             added = dataclasses.replace(columns.part(start, stop), places=places)
             self._columns.append(added)

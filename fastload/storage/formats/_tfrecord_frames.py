@@ -55,6 +55,25 @@ def frames(data: Mapped, path: str) -> tuple[np.ndarray, np.ndarray]:
     return begin + HEAD, np.diff(begin, append=end) - (HEAD + TAIL)
 
 
+def check(data: Mapped, begin: int, end: int) -> tuple[int, list[tuple[int, str]]]:
+    """As ``Framing.check``; behind a damaged length no frame can be found."""
+    wrong: list[tuple[int, str]] = []
+    view = memoryview(data)
+    while begin < end:
+        length = _LENGTH.unpack(view[begin : begin + 8])[0] if len(view) - begin > 8 else 0
+        tail = begin + HEAD + length
+        if view[begin : begin + HEAD] != head(length) or tail + TAIL > len(view):
+            what = "expected the length of a TFRecord and its checksum, found other bytes"
+            return len(view), [*wrong, (begin, what)]
+        expected = int.from_bytes(view[tail : tail + TAIL], "little")
+        found = masked(crc32c(view[begin + HEAD : tail]))
+        if found != expected:
+            what = f"expected the masked CRC32C {expected:08x} of a TFRecord, found {found:08x}"
+            wrong.append((begin, what))
+        begin = tail + TAIL
+    return begin, wrong
+
+
 def _truncated(data: Mapped, at: int, record: int, path: str) -> StoreError:
     rest = len(data) - at
     if rest < HEAD:

@@ -27,13 +27,14 @@ import numpy as np
 
 from ...errors import StoreError, UsageError
 from .._columns import Columns
+from .._crc import crc32c
 from .._fields import Blobs, FieldColumn, field_column, label_column
 from .._mapped import Mapped, MappedFiles, map_file
 from .._read import open_regular
 from ..base import ENCODED, Batch, Fetch, Store
 from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
-from ..table import Table, TableStore
+from ..table import Framing, Table, TableStore
 
 MAGIC = 0xCED7230A
 HEAD = 8  # bytes of a piece before its data
@@ -112,8 +113,8 @@ def pieces_at(data: Mapped, at: int, path: str, record: int) -> list[tuple[int, 
     return places
 
 
-def frames(data: Mapped, path: str) -> Frames:
-    """Where every record of a whole file lies."""
+def frames(data: Mapped | memoryview, path: str) -> Frames:
+    """Where every record of a whole file lies, or of whole frames of one."""
     begin: list[int] = []
     lengths: list[int] = []
     split: dict[int, list[tuple[int, int]]] = {}
@@ -149,6 +150,16 @@ def frames(data: Mapped, path: str) -> Frames:
                    len(begin) - 1, begin[-1])  # fmt: skip
     frame = np.array(begin, np.int64)
     return Frames(frame=frame, offset=frame + HEAD, nbytes=np.array(lengths, np.int64), split=split)
+
+
+def check(data: Mapped, begin: int, end: int) -> tuple[int, list[tuple[int, str]]]:
+    """As ``Framing.check``, of the heads of pieces; the first damaged one ends it."""
+    stop = min(len(data), end + -end % 4)
+    try:
+        frames(memoryview(data)[begin:stop], "")
+    except StoreError as error:
+        return stop, [(begin + (error.offset or 0), error.message)]
+    return stop, []
 
 
 def _bad(message: str, path: str, record: int, offset: int) -> StoreError:
@@ -334,14 +345,16 @@ _HEADERS = struct.Struct("<IfQQ")  # flag, label, id, id2
 
 def read_recordio(path: str, need: Fetch | None = None) -> Table:
     """The table of RecordIO files; ``need`` fetches whole files where only records are there."""
-    return _joined(read_stream(path, NAME, mark=_mark_of, scan=scan), need)
+    framing = Framing(sums_records=False, check=check)
+    table = read_stream(path, NAME, mark=_mark_of, scan=scan, framing=framing)
+    return _joined(table, need)
 
 
 def _open_ranged(path: str, need: Fetch) -> Store:
     return open_ranged(path, need, NAME, functools.partial(read_recordio, need=need))
 
 
-def _joined(table: Table, need: Fetch | None = None) -> Table:
+def _joined(table: Table, need: Fetch | None) -> Table:
     """``table`` with the records that lie in pieces in memory: those of a file as one file more."""
     split = np.flatnonzero(table.offset % 4 == SPLIT)
     if not len(split):
@@ -427,8 +440,9 @@ class RecordIOWriter(StreamWriter):
             )
         return headers
 
-    def whole(self, table: Table) -> Table:
-        return _joined(table)
+    def data_crcs(self, batch: Batch) -> Sequence[int]:
+        sums = super().data_crcs(batch)
+        return [crc32c(batch.data[i]) if i in self._split else crc for i, crc in enumerate(sums)]
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The header; zeros up to a multiple of 4."""

@@ -46,7 +46,7 @@ from ..base import DCT, ENCODED, RAW, Batch, Spans
 from ..folder import IMAGE_SUFFIXES, SPLITS
 from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
-from ..table import Table, TableStore
+from ..table import Framing, Table, TableStore
 
 BLOCK = 512
 
@@ -95,6 +95,20 @@ def members(data: Mapped, path: str) -> Members:
         offset=np.frombuffer(offset, np.int64),
         nbytes=np.frombuffer(nbytes, np.int64),
     )
+
+
+def check(data: Mapped, begin: int, end: int) -> tuple[int, list[tuple[int, str]]]:
+    """As ``Framing.check``, of the headers from ``begin`` on; the first damaged one ends it."""
+    from ... import _native
+
+    stop = min(len(data), end + -end % BLOCK)
+    core = _native.load()
+    if core is None:
+        return stop, []  # as without the core no archive is scanned
+    at, why, *_ = core.tar_members(memoryview(data)[begin:stop])
+    if begin + at == stop < len(data):
+        why = ""  # only the part that was given ends there, not the archive
+    return stop, [(begin + at, why)] if why else []
 
 
 _REST = (
@@ -416,7 +430,8 @@ def _mark_of(begin: bytes) -> bytes | None:
 
 def read_tar(path: str) -> Table:
     """The table of WebDataset shards; without a sidecar, other members are fields."""
-    return read_stream(path, NAME, mark=_mark_of, scan=scan)
+    framing = Framing(sums_records=False, check=check)
+    return read_stream(path, NAME, mark=_mark_of, scan=scan, framing=framing)
 
 
 class TarWriter(StreamWriter):

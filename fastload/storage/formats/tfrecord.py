@@ -35,10 +35,10 @@ from .._probe import image_format
 from ..base import DCT, ENCODED, RAW, Batch
 from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
-from ..table import Table, TableStore
+from ..table import Framing, Table, TableStore
 from . import _example
 from ._example import to_varint
-from ._tfrecord_frames import HEAD, TAIL, frames, head, masked
+from ._tfrecord_frames import HEAD, TAIL, check, frames, head, masked
 
 NAME = "tfrecord"
 # image/format of records that only fastload reads
@@ -331,7 +331,8 @@ def _field_name(feature: bytes) -> str:
 
 def read_tfrecord(path: str) -> Table:
     """The table of TFRecord files."""
-    return read_stream(path, NAME, mark=_mark_of, scan=scan)
+    framing = Framing(sums_records=True, check=check)
+    return read_stream(path, NAME, mark=_mark_of, scan=scan, framing=framing)
 
 
 class TFRecordWriter(StreamWriter):

@@ -49,6 +49,7 @@ from ...errors import StoreError
 from .._crc import crc32c_of_file
 from .._durable import remove, write_all
 from .._read import open_regular
+from ..base import BLOCK_NBYTES
 from .area import Area, DiskArea, punch
 from .service import RemoteObject
 
@@ -399,7 +400,9 @@ class BlockFile:
         for slot in np.unique(state[state > THERE]).tolist():
             if slot != self.area.slot:
                 its = state == slot
-                pinned = self._pinned_by(slot) if slot in living else np.zeros(self.groups, bool)
+                pinned = np.zeros(self.groups, bool)
+                if slot in living:
+                    pinned = _pinned_by(self.area, self.name, self.groups, slot)
                 nobody |= its & ~pinned[cells // GROUP]
         abandoned: np.ndarray = cells[nobody]
         return abandoned
@@ -420,21 +423,17 @@ class BlockFile:
         self._pinned[groups] -= 1
         self._flags[groups[self._pinned[groups] == 0]] = 0
 
+    @property
+    def needed_nbytes(self) -> int:
+        """Bytes that this process needs: what it has pinned, and the index."""
+        return self._index_nbytes + CELL * GROUP * int(np.count_nonzero(self._pinned))
+
     def _needed(self) -> np.ndarray:
         """bool (groups,): pinned by a living process."""
-        needed = self._pinned > 0
-        for slot in self.area.living(self.name):
-            needed |= self._pinned_by(slot)
+        needed: np.ndarray = (self._pinned > 0) | _pinned_by_others(
+            self.area, self.name, self.groups
+        )
         return needed
-
-    def _pinned_by(self, slot: int) -> np.ndarray:
-        descriptor = self.area.create(self.name, f"pins-{slot}")
-        try:
-            flags = os.pread(descriptor, self.groups, 0)
-        finally:
-            os.close(descriptor)
-        pinned: np.ndarray = np.frombuffer(flags.ljust(self.groups, b"\0"), np.uint8) != 0
-        return pinned
 
     def candidates(self, grain: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Pieces that may be evicted: their cells that are there, and how long until their use.
@@ -496,6 +495,24 @@ class BlockFile:
         return bool((self.state[cells] == THERE).all())
 
 
+def _pinned_by(area: Area, name: str, groups: int, slot: int) -> np.ndarray:
+    """bool (groups,): what a process has pinned of an object."""
+    descriptor = area.create(name, f"pins-{slot}")
+    try:
+        flags = os.pread(descriptor, groups, 0)
+    finally:
+        os.close(descriptor)
+    pinned: np.ndarray = np.frombuffer(flags.ljust(groups, b"\0"), np.uint8) != 0
+    return pinned
+
+
+def _pinned_by_others(area: Area, name: str, groups: int) -> np.ndarray:
+    pinned = np.zeros(groups, bool)
+    for slot in area.living(name):
+        pinned |= _pinned_by(area, name, groups, slot)
+    return pinned
+
+
 def _crc_offset(cells: int) -> int:
     return _HEAD_NBYTES + -(-cells // 4096) * 4096
 
@@ -512,14 +529,79 @@ def recover(area: Area, slots: list[int]) -> None:
             with contextlib.suppress(NotADirectoryError):
                 remove(area.path(name, f"pins-{slot}", -1))
         with contextlib.ExitStack() as stack:
-            try:
-                index, data = [
-                    _opened(area.path(name, file, -1), stack) for file in ("index", "data")
-                ]
-            except OSError:
-                continue  # made a moment before its process was killed; opening it makes it whole
-            _free_claims(index, data, slots)
+            found = _Unopened.of(area, name, stack)
+            if found is None:
+                continue
+            found.abandon(np.flatnonzero(np.isin(found.state, slots)))
+            absent = np.flatnonzero(found.state == ABSENT)
+            if os.fstat(found.data).st_blocks * 512 > CELL * (len(found.state) - len(absent) + 1):
+                # Killed after it had evicted something, or cancelled it, and before it gave that
+                # back.
+                for first, stop in runs_of(absent):
+                    _free(found.data, first, stop)
     recount(area)
+
+
+def evict_of_others(area: Area, name: str, nbytes: int) -> None:
+    """Free ``nbytes`` of an object that only others have open, or what they do not need just now.
+
+    The same part is kept by everybody, as in ``BlockFile.candidates``. In the mutex.
+    """
+    with contextlib.ExitStack() as stack:
+        found = _Unopened.of(area, name, stack)
+        if found is None:
+            return
+        count, most = len(found.state), -(-nbytes // CELL)
+        free = found.state == THERE
+        free &= ~np.repeat(_pinned_by_others(area, name, -(-count // GROUP)), GROUP)[:count]
+        # By blocks, as sorting all cells would take seconds.
+        begins = np.arange(0, count, BLOCK_NBYTES // CELL)
+        counts = np.add.reduceat(free, begins, dtype=np.int64)
+        order = np.argsort(-_hash(np.arange(len(begins))), kind="stable")
+        evicted = np.zeros(len(begins), bool)
+        evicted[order[: np.searchsorted(np.cumsum(counts[order]), most) + 1]] = True
+        free &= np.repeat(evicted, BLOCK_NBYTES // CELL)[:count]
+        chosen = np.flatnonzero(free)[:most]
+        found.abandon(chosen)
+        area.add_used(-CELL * len(chosen))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unopened:
+    """The files of an object that this process has not open; ``state`` of its cells."""
+
+    index: int
+    data: int
+    state: np.ndarray
+
+    @classmethod
+    def of(cls, area: Area, name: str, stack: contextlib.ExitStack) -> _Unopened | None:
+        """Open until ``stack`` is left; None if they are damaged, which opening the object finds.
+
+        Or if they were made a moment before their process was killed; opening makes them whole.
+        """
+        try:
+            index, data = [_opened(area.path(name, file, -1), stack) for file in ("index", "data")]
+        except OSError:
+            return None
+        head = os.pread(index, _HEAD.size, 0)
+        if len(head) < _HEAD.size:
+            return None
+        magic, nbytes, _ = _HEAD.unpack(head)
+        cells = -(-nbytes // CELL)
+        if magic != _MAGIC or os.fstat(index).st_size != index_nbytes(cells):
+            return None
+        state = np.frombuffer(bytearray(os.pread(index, cells, _HEAD_NBYTES)), np.uint8)
+        return cls(index, data, state)
+
+    def abandon(self, cells: np.ndarray) -> None:
+        """As ``BlockFile.abandon``; what all objects take is left to the caller."""
+        for first, stop in runs_of(cells):
+            os.pwrite(self.index, bytes(stop - first), _HEAD_NBYTES + first)
+            _free(self.data, first, stop)
+        self.state[cells] = ABSENT
+        used = int((self.state != ABSENT).sum()).to_bytes(8, "little")
+        os.pwrite(self.index, used, _HEAD.size - len(used))
 
 
 def _opened(path: str, stack: contextlib.ExitStack) -> int:
@@ -527,29 +609,6 @@ def _opened(path: str, stack: contextlib.ExitStack) -> int:
     descriptor = os.open(path, flags)
     stack.callback(os.close, descriptor)
     return descriptor
-
-
-def _free_claims(index: int, data: int, slots: list[int]) -> None:
-    size = os.fstat(index).st_size
-    head = os.pread(index, _HEAD.size, 0)
-    if len(head) < _HEAD.size or size < _HEAD_NBYTES:
-        return
-    magic, nbytes, _ = _HEAD.unpack(head)
-    cells = -(-nbytes // CELL)
-    if magic != _MAGIC or size != index_nbytes(cells):
-        return  # opening it finds the damage
-    state = np.frombuffer(os.pread(index, cells, _HEAD_NBYTES), np.uint8)
-    claimed = np.isin(state, slots)
-    for first, stop in runs_of(np.flatnonzero(claimed)):
-        os.pwrite(index, bytes(stop - first), _HEAD_NBYTES + first)
-        _free(data, first, stop)
-    absent = (state == ABSENT) | claimed
-    used = cells - int(absent.sum())
-    if os.fstat(data).st_blocks * 512 > CELL * (used + 1):
-        # Killed after it had evicted something, or cancelled it, and before it gave that back.
-        for first, stop in runs_of(np.flatnonzero(absent)):
-            _free(data, first, stop)
-    os.pwrite(index, _HEAD.pack(_MAGIC, nbytes, used), 0)
 
 
 def recount(area: Area) -> None:

@@ -8,7 +8,8 @@ they can be read through the sparse files.
     fetched already     by this process: its request is joined; by another one: its table is looked
                         at until the bytes are there. If that process dies, its claims are freed.
     no room             what is used farthest in the future is evicted. If everything is pinned, a
-                        hold that is only wanted ahead of time is not given, any other is an error.
+                        hold that is only wanted ahead of time is not given, any other is an error:
+                        ``Crowded`` if others have pinned it, and the store goes on in memory.
     failed, cancelled   the claims are given back.
     found wrong         it is fetched again: see the note in ``blocks.py``.
 
@@ -36,7 +37,18 @@ from ..base import BLOCK_NBYTES
 from ..held import CLEAR
 from . import requests
 from .area import Area, DiskArea
-from .blocks import ABSENT, CELL, GROUP, THERE, BlockFile, index_nbytes, recount, recover, runs_of
+from .blocks import (
+    ABSENT,
+    CELL,
+    GROUP,
+    THERE,
+    BlockFile,
+    evict_of_others,
+    index_nbytes,
+    recount,
+    recover,
+    runs_of,
+)
 from .options import RemoteOptions
 from .requests import Origin, Request
 from .service import RemoteObject
@@ -55,6 +67,10 @@ Ranges = Sequence[tuple[BlockFile, np.ndarray]]
 
 class LostFiles(StoreError):
     """The cache's files were deleted or truncated while they are in use: open them again."""
+
+
+class Crowded(LostFiles):
+    """Other processes need so much of the folder that this one has to do without."""
 
 
 class _RangeFetch:
@@ -140,8 +156,9 @@ class BlockCache:
             self._forget_dropped()
             file = self._open.get(name)
             if file is None or file.lost:
-                if not self.make_room(index_nbytes(-(-what.nbytes // CELL))):
-                    raise self._too_little(what)
+                nbytes = index_nbytes(-(-what.nbytes // CELL))
+                if not self.make_room(nbytes):
+                    raise self._too_little(what, nbytes)
                 file = self._open[name] = BlockFile(self.area, what, name)
                 self._fetches[file] = []
             file.users += 1
@@ -232,7 +249,15 @@ class BlockCache:
                 path=file.what.url.shown,
             )
 
-    def _too_little(self, what: RemoteObject) -> StoreError:
+    def _too_little(self, what: RemoteObject, more: int = 0) -> StoreError:
+        """The error where there is no room for what is pinned, and ``more`` bytes. In the mutex."""
+        if sum(file.needed_nbytes for file in self._files()) + more <= self.area.limit:
+            return Crowded(
+                f"disk_limit: what other processes need of the {self.area.limit} bytes leaves too "
+                "few for this one, which goes on in memory and keeps nothing on the disk: raise "
+                "it, or choose another cache_dir",
+                path=what.url.shown,
+            )
         return StoreError(
             f"disk_limit: {self.area.limit} bytes are too few, as the batches in flight and the "
             "columns of the store need more: raise it",
@@ -543,7 +568,7 @@ class BlockCache:
         """Free ``nbytes``, or as many as can be freed. In the mutex.
 
         What is used farthest in the future goes first, and nothing that is used in less than
-        ``beyond`` positions.
+        ``beyond`` positions. What other processes keep of other objects goes last.
         """
         goal = self.area.used - nbytes
         for name in self.area.others():
@@ -552,8 +577,17 @@ class BlockCache:
             with contextlib.suppress(OSError):  # who may not delete it has to do with less
                 self.area.drop(name)
             recount(self.area)
+        if self.area.used > goal:
+            self._evict_own(goal, beyond)
+        for name in self.area.names():
+            if self.area.used <= goal:
+                return
+            if name not in self._open:
+                evict_of_others(self.area, name, self.area.used - goal)
+
+    def _evict_own(self, goal: int, beyond: int) -> None:
         files = self._files()
-        if self.area.used <= goal or not files:
+        if not files:
             return
         found = [file.candidates(_GRAIN) for file in files]
         which = np.repeat(np.arange(len(files)), [len(pieces) for pieces, _, _ in found])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,7 +25,7 @@ from ..table import TableStore
 from ..wrapped import WrappedStore
 from .area import unusable
 from .blocks import CELL, GROUP, BlockFile, Uses, cells_of
-from .cache import BlockCache, Hold, LostFiles, Ranges, cache_for, let_go
+from .cache import BlockCache, Crowded, Hold, LostFiles, Ranges, cache_for, let_go
 from .counters import RemoteCounters
 from .finding import Finder, cache_names
 from .mirror import Mirror
@@ -95,8 +97,9 @@ class _Attached:
             return store
         if self.cache.area.soft:
             raise StoreError(
-                f"{form.title} stores are fetched whole when they are opened, and disk_limit=0 "
-                "keeps them on no disk: give another disk_limit, or pack to .lmdb or .tfrecord",
+                f"{form.title} stores are fetched whole when they are opened, and this one is kept "
+                "on no disk, as disk_limit is 0 or other processes need all of it: give another "
+                "disk_limit or cache_dir, or pack to .lmdb or .tfrecord",
                 path=self.url.shown,
             )
         self.need([(place, 0, -1) for place in self.files])
@@ -226,8 +229,22 @@ class RemoteStore(WrappedStore):
     ) -> _T:
         """What ``read`` makes of what it fetches of ``objects``, which are open then.
 
-        Where it finds that damaged, it is called again, over bytes that were fetched again.
+        Where it finds that damaged, it is called again, over bytes that were fetched again; where
+        others leave no room on the disk, it is called again with nothing kept there.
         """
+        try:
+            return self._read_twice(objects, origin, read)
+        except Crowded as error:
+            self._leave_disk(error)
+            return self._read_twice(objects, origin, read)
+
+    def _leave_disk(self, why: Crowded) -> None:
+        warnings.warn(str(why), stacklevel=2)
+        self._options = dataclasses.replace(self._options, disk_limit=0)
+
+    def _read_twice(
+        self, objects: Mapping[str, RemoteObject], origin: Origin, read: Callable[[_Attached], _T]
+    ) -> _T:
         for again in (False, True):
             attached = _Attached(self._url, self._options, objects, origin)
             self._attached = attached
@@ -235,6 +252,9 @@ class RemoteStore(WrappedStore):
             with self._named():
                 try:
                     return read(attached)
+                except Crowded:
+                    attached.close()
+                    raise
                 except DataError as error:
                     if again:
                         raise fetched_again(error) from error.__cause__
@@ -262,8 +282,8 @@ class RemoteStore(WrappedStore):
         with self._named():
             try:
                 return read()
-            except LostFiles:
-                self._reopen(here)
+            except LostFiles as error:
+                self._reopen(here, error)
             except DataError as error:
                 again = str(error) in self._doubted
                 self._doubted.add(str(error))
@@ -278,10 +298,12 @@ class RemoteStore(WrappedStore):
             except DataError as error:
                 raise fetched_again(error) from error.__cause__
 
-    def _reopen(self, lost: _Attached) -> None:
+    def _reopen(self, lost: _Attached, why: LostFiles | None = None) -> None:
         """Open the store anew, as files of the cache were lost; another thread may have done so."""
         with self._reopening:
             if self._attached is lost:
+                if isinstance(why, Crowded):
+                    self._leave_disk(why)
                 self._before.append(lost)
                 self._inner_before += [] if self._inner is None else [self._inner]
                 self._attach(lost.origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastload import FastloadError, UsageError
+from fastload import FastloadError, StoreError, UsageError
 from fastload.storage import Record, Store, open_store, open_writer
 from fastload.storage.remote.blocks import CELL
 from fastload.storage.remote.content import contents
@@ -31,16 +32,18 @@ RECORDS, SIDE = 240, 64  # 12 KB each, 4 MB with LMDB's pages
 
 @pytest.fixture(scope="module")
 def many_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of records that are much larger than a cell and much smaller than the store."""
+    """Stores of records that are much larger than a cell and much smaller than the store."""
     folder = tmp_path_factory.mktemp("many")
-    pixels = np.random.default_rng(0).integers(0, 256, (RECORDS, SIDE, SIDE, 3), np.uint8)
-    with open_writer(folder / "many.lmdb", classes=["one"]) as writer:
-        writer.append(
-            [
-                Record(data=one.tobytes(), label=0, key=str(i), width=SIDE, height=SIDE, kind=1)
-                for i, one in enumerate(pixels)
-            ]
-        )
+    stores = (("many.lmdb", RECORDS), ("other.lmdb", RECORDS), ("few.pth", 60))
+    for seed, (name, count) in enumerate(stores):
+        pixels = np.random.default_rng(seed).integers(0, 256, (count, SIDE, SIDE, 3), np.uint8)
+        with open_writer(folder / name, classes=["one"]) as writer:
+            writer.append(
+                [
+                    Record(data=one.tobytes(), label=0, key=str(i), width=SIDE, height=SIDE, kind=1)
+                    for i, one in enumerate(pixels)
+                ]
+            )
     return folder
 
 
@@ -89,8 +92,8 @@ def finished(process: subprocess.Popen[str]) -> dict[str, float]:
     return counters
 
 
-def read_all(store: Store, server: ObjectServer, seed: int = 0) -> None:
-    with open_store(server.folder / "many.lmdb") as local:
+def read_all(store: Store, server: ObjectServer, seed: int = 0, name: str = "many.lmdb") -> None:
+    with open_store(server.folder / name) as local:
         for part in np.array_split(np.random.default_rng(seed).permutation(RECORDS), 20):
             assert store.read(part) == local.read(part)
 
@@ -99,9 +102,11 @@ def on_disk(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if not path.is_symlink())
 
 
-def remote(server: ObjectServer, cache: Path, limit: str | int | None = None) -> Store:
+def remote(
+    server: ObjectServer, cache: Path, limit: str | int | None = None, name: str = "many.lmdb"
+) -> Store:
     options = RemoteOptions(cache_dir=cache, disk_limit=limit)
-    return open_store(f"{server.url}/many.lmdb", remote=options)
+    return open_store(f"{server.url}/{name}", remote=options)
 
 
 def again(server: ObjectServer, cache: Path) -> dict[str, float]:
@@ -345,6 +350,75 @@ def test_other_stores_that_nobody_uses_are_evicted_first(
     assert sum(one.nbytes for one in asked) == 0
     assert len(list(cache.glob("objects/*"))) == 1
     store.close()
+
+
+# A process of its own: reads all records and needs the first ones, until its stdin ends; then it
+# reads all of them once more.
+NEEDING = """
+import sys, numpy as np
+from fastload.storage import open_store
+from fastload.storage.remote.options import RemoteOptions
+url, cache, limit, local, needed = sys.argv[1:]
+store = open_store(url, remote=RemoteOptions(cache_dir=cache, disk_limit=limit))
+with open_store(local) as expected:
+    for end in (False, True):
+        for part in np.array_split(np.arange(len(store)), 40):
+            assert store.read(part) == expected.read(part)
+        if not end:
+            held = store.spans(np.arange(int(needed)))
+            print("read", flush=True)
+            sys.stdin.readline()
+"""
+
+
+@contextlib.contextmanager
+def needing(server: ObjectServer, cache: Path, limit: str, needed: int) -> Iterator[None]:
+    """While another process needs so many records of many.lmdb."""
+    args = [f"{server.url}/many.lmdb", str(cache), limit, str(server.folder / "many.lmdb")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", NEEDING, *args, str(needed)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "read\n"
+        yield
+    finally:
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+
+
+def test_what_other_processes_only_keep_of_other_stores_makes_room(
+    many: ObjectServer, cache: Path
+) -> None:
+    with needing(many, cache, "2MB", 10):
+        with remote(many, cache, "2MB", "other.lmdb") as store:
+            for seed in range(2):
+                read_all(store, many, seed, "other.lmdb")
+                assert 1_500_000 < on_disk(cache) < 2_000_000 + (64 << 10)
+        kept = sorted(on_disk(data.parent) for data in cache.glob("objects/*/data"))
+        assert kept[1] > 1_000_000, "no more than is needed is evicted"
+
+
+def test_a_store_goes_on_in_memory_where_other_processes_need_all_of_the_limit(
+    many: ObjectServer, cache: Path
+) -> None:
+    store = remote(many, cache, "2MB", "other.lmdb")
+    with needing(many, cache, "2MB", 30):  # and what it reads to open the store, as the other one
+        with pytest.warns(UserWarning, match=r"other\.lmdb.* goes on in memory"):
+            spans = store.spans(np.arange(40))
+        read_all(store, many, 0, "other.lmdb")
+        del spans
+        store.close()
+        with pytest.warns(UserWarning, match=r"other\.lmdb.* goes on in memory"):
+            store = remote(many, cache, "1.6MB", "other.lmdb")
+        read_all(store, many, 1, "other.lmdb")
+        store.close()
+        with (
+            pytest.warns(UserWarning, match=r"few\.pth.* goes on in memory"),
+            pytest.raises(StoreError, match=r"few\.pth.* other processes need all of it: give"),
+        ):
+            remote(many, cache, "1.6MB", "few.pth")
+        assert on_disk(cache) < 2_000_000 + (64 << 10)
 
 
 def test_a_fork_uses_what_is_cached_and_says_why_it_can_fetch_nothing(
