@@ -83,23 +83,38 @@ def large(cache: Path, *, toy: bool, say: Say) -> Path:
     return jpegs(cache, data=str(pictures), count=wanted, small=False, say=say)
 
 
-def raw(cache: Path, images: Path, *, shorter: int | None, say: Say) -> Path:
-    """The same images as uncompressed BMP, resized to ``shorter`` pixels on the shorter side."""
+# Suffixes that are not the format's name, and modes that are not RGB.
+_SUFFIX = {"jpeg": "jpg", "cmyk": "jpg", "gray": "png", "palette": "png", "raw": "bmp"}
+_MODE = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
+
+
+def converted(
+    cache: Path,
+    images: Path,
+    kind: str,
+    *,
+    shorter: int | None = None,
+    side: int | None = None,
+    say: Say,
+) -> Path:
+    """The same images as Pillow writes them by default.
+
+    ``kind``: a key of the tables above, or a suffix. ``shorter``: pixels of the shorter side that
+    images are resized to; ``side``: of both.
+    """
 
     def changed(picture: Image.Image) -> Image.Image:
-        picture = picture.convert("RGB")
-        if shorter is not None:
-            scale = shorter / min(picture.size)
-            size = [max(shorter, int(side * scale)) for side in picture.size]
-            picture = picture.resize((size[0], size[1]), Image.Resampling.BILINEAR)
-        return picture
+        size = picture.size
+        if side is not None:
+            size = side, side
+        elif shorter is not None:
+            width, height = (max(shorter, shorter * it // min(size)) for it in size)
+            size = width, height
+        picture = picture.convert("RGB").resize(size, Image.Resampling.BILINEAR)
+        return picture.convert(_MODE.get(kind, "RGB"))
 
-    return _each(cache, images, f"raw{shorter or ''}", ".bmp", changed, say)
-
-
-def converted(cache: Path, images: Path, *, suffix: str, say: Say) -> Path:
-    """The same images as Pillow writes them by default: ``suffix`` is "png" or "webp"."""
-    return _each(cache, images, suffix, f".{suffix}", lambda picture: picture.convert("RGB"), say)
+    name = f"{kind}{side or shorter or ''}"
+    return _each(cache, images, name, f".{_SUFFIX.get(kind, kind)}", changed, say)
 
 
 def masks(cache: Path, images: Path, *, say: Say) -> Path:

@@ -41,16 +41,11 @@ class _Files(Dataset[Any]):
 
 
 class Photos(_Files):
-    """JPEG files, decoded and resized by Pillow: (uint8 (3, ``side``, ``side``), label)."""
-
-    def __init__(self, paths: list[Path], side: int = 224) -> None:
-        super().__init__(paths)
-        self._side = side
+    """JPEG files, decoded and resized by Pillow: (uint8 (3, 224, 224), label)."""
 
     def __getitem__(self, index: int) -> Any:
         with Image.open(self._paths[index]) as file:
-            sides = self._side, self._side
-            image = file.convert("RGB").resize(sides, Image.Resampling.BILINEAR)
+            image = file.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), index % 10
 
 
@@ -155,11 +150,11 @@ class Counted(Dataset[Any]):
 
 
 class Tiny(Counted):
-    """Samples that cost next to nothing: (float32 (``width``,), label)."""
+    """Samples that cost next to nothing: (float32 (8,), label)."""
 
-    def __init__(self, count: int, width: int = 8) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__(count)
-        self._rows = torch.rand(count, width)
+        self._rows = torch.rand(count, 8)
 
     def __getitem__(self, index: int) -> Any:
         return self._rows[index], index % 10

@@ -57,15 +57,6 @@ def row(
     }
 
 
-def settings(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """By loader, the setting of its throughput, as the loader itself states it."""
-    return {
-        row["loader"]: {k: v for k, v in row["setting"].items() if k != "memory_format"}
-        for row in rows
-        if row["metric"] == "throughput" and row["median"] is not None
-    }
-
-
 def is_peer(loader: str) -> bool:
     return not loader.startswith("fastload") and loader != SEQUENTIAL
 

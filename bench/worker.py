@@ -54,7 +54,6 @@ class _Session:
         self._name = name
         self._loader: Any = None
         self._work: Any = None
-        self._warm = False
 
     def make(self, work: dict[str, Any]) -> dict[str, Any]:
         """Import the loader; say how long that takes beyond torch and the script's own imports."""
@@ -63,7 +62,7 @@ class _Session:
         from bench.loaders import make
         from bench.workload import Workload
 
-        self._work = Workload.from_json(work)
+        self._work = Workload(**work)
         self._loader = make(self._name)
         torch.set_num_threads(self._work.threads)
         reason = self._loader.absent() or self._loader.refusal(self._work)
@@ -74,11 +73,7 @@ class _Session:
         start = time.perf_counter()
         self._loader.load()
         import_s = time.perf_counter() - start
-        return {
-            "import_s": import_s,
-            "versions": _versions(self._loader.needs),
-            "memory_format": self._loader.memory_format(self._work),
-        }
+        return {"import_s": import_s, "versions": _versions(self._loader.needs)}
 
     def train(self) -> None:
         """Make an optimizer, as every training script does: it imports torch._dynamo, 86 MB."""
@@ -87,6 +82,7 @@ class _Session:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
     def prepare(self) -> dict[str, Any]:
+        """Write the packed form; the seconds until that returns, and until it is on the disk."""
         from bench.loaders.base import NotAvailable
 
         self._loader.load_writer()
@@ -97,35 +93,34 @@ class _Session:
             raise _Refused(str(reason)) from reason
         seconds = time.perf_counter() - start
         if self._loader.store is None:
-            return {"seconds": seconds, "durable_seconds": None, "nbytes": None}
+            return {}
         folder = self._loader.data_folder(self._work)
         _sync(folder)
         durable = time.perf_counter() - start
         return {"seconds": seconds, "durable_seconds": durable, "nbytes": _nbytes(folder)}
 
-    def start(
-        self, seconds: float, tries: int | None, reference: str, tuned: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        """Open with the first settings, or ``tuned``; keep the fastest, and check its output."""
+    def start(self, seconds: float, tries: int | None, reference: str) -> dict[str, Any]:
+        """Open with the fastest of the first settings, after packing, and check its output."""
         from bench.check import check
 
-        settings = self._settings(tuned)[:tries]
-        tried = []
+        self.prepare()
+        settings = self._loader.settings(self._work)[:tries]
         if len(settings) > 1:
+            rates = []
             for setting in settings:
                 self._loader.open(self._work, setting)
                 self._run(0)
-                tried.append(self._run(seconds))
-                self._loader.close()
-                gc.collect()
-            settings = [settings[max(range(len(tried)), key=tried.__getitem__)]]
+                rates.append(self._run(seconds))
+                self._close()
+            settings = [settings[rates.index(max(rates))]]
         self._loader.open(self._work, settings[0])
         facts = check(self._loader, self._work, reference)
         self._run(seconds)
-        return {"setting": settings[0], "tried": [round(rate, 1) for rate in tried], "check": facts}
+        return {"setting": settings[0], "check": facts}
 
-    def open(self, setting: int) -> None:
-        self._loader.open(self._work, self._loader.settings(self._work)[setting])
+    def open(self) -> None:
+        """Open with the most promising setting."""
+        self._loader.open(self._work, self._loader.settings(self._work)[0])
 
     def first_epoch(self, setting: dict[str, Any] | None = None) -> dict[str, float]:
         """The first epoch of this process; None: with the most promising setting.
@@ -136,29 +131,21 @@ class _Session:
         self._loader.open(self._work, setting or self._loader.settings(self._work)[0])
         return self._epoch(begin)
 
-    def cold_epoch(self, tuned: dict[str, Any] | None = None) -> dict[str, Any]:
-        """One epoch with warm code and cold data: all is run once before the data is dropped."""
+    def cold_epoch(self, setting: dict[str, Any]) -> dict[str, Any]:
+        """One epoch of a loader that was started, with warm code and cold data."""
         from bench import coldness
 
-        setting = self._settings(tuned)[0]
-        if not self._warm:
-            self._loader.open(self._work, setting)
-            self._run(0)
-            self._warm = True
         if self._loader.reopens:
-            self._loader.close()
-            gc.collect()
+            self._close()
             self._loader.open(self._work, setting)
-        folder = self._loader.data_folder(self._work)
-        files = coldness.files(folder)
+        files = coldness.files(self._loader.data_folder(self._work))
         coldness.drop(files)
-        facts = {"resident": coldness.resident(files), "setting": setting}
+        resident = coldness.resident(files)
         before = coldness.nbytes_read(os.getpgrp())
-        return facts | {
-            **self._epoch(),
-            "nbytes": sum(file.stat().st_size for file in files),
-            "nbytes_read": coldness.nbytes_read(os.getpgrp()) - before,
-        }
+        epoch = self._epoch(time.perf_counter())
+        nbytes = sum(file.stat().st_size for file in files)
+        read = (coldness.nbytes_read(os.getpgrp()) - before) / nbytes
+        return {**epoch, "resident": resident, "read": read}
 
     def run(self, seconds: float) -> dict[str, float]:
         return {"images_per_s": self._run(seconds)}
@@ -170,16 +157,15 @@ class _Session:
             except AttributeError:  # never opened
                 return
 
-    def _settings(self, tuned: dict[str, Any] | None) -> list[dict[str, Any]]:
-        """Settings to try: the one found earlier, if it is still among them."""
-        settings: list[dict[str, Any]] = self._loader.settings(self._work)
-        return [tuned] if tuned in settings else settings
+    def _close(self) -> None:
+        self._loader.close()
+        gc.collect()
 
-    def _epoch(self, opened: float | None = None) -> dict[str, float]:
-        """An epoch; ``opened``: when the time to its first batch began, if it was before it."""
+    def _epoch(self, opened: float) -> dict[str, float]:
+        """An epoch; ``opened``: when the time to its first batch began."""
         images, first, begin = 0, 0.0, time.perf_counter()
         for batch, _ in self._loader.epoch():
-            first = first or time.perf_counter() - (opened or begin)
+            first = first or time.perf_counter() - opened
             images += len(batch)
         return {"images_per_s": images / (time.perf_counter() - begin), "first_batch_s": first}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -55,13 +54,6 @@ class Workload:
     @property
     def shuffled(self) -> bool:
         return self.recipe != "eval"
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Workload:
-        return cls(**values)
 
     def mask_of(self, path: str) -> str:
         return str((Path(self.masks) / Path(path).relative_to(self.images)).with_suffix(".png"))

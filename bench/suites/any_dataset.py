@@ -29,13 +29,9 @@ from bench.datasets import (
     small_transform,
     train_transform,
 )
-from bench.report import TIMES, Row, row
-from bench.suites.base import Options, Suite, Variant
+from bench.report import TIMES, Row
+from bench.suites.base import Figures, Options, Suite, Variant
 from bench.suites.pairs import compare
-
-_SUFFIXES = {"jpeg": ".jpg", "cmyk": ".jpg", "gray": ".png", "palette": ".png", "tiff": ".tif"}
-_MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
-
 
 _Make = Callable[[Options], Any]
 
@@ -145,17 +141,22 @@ class AnyDataset(Suite):
     variants = {name: Variant() for name in _OWN}
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        facts: dict[str, Any] = {"suite": self.name, "variant": variant, "loader": "fastload"}
+        facts: dict[str, Any] = {"suite": self.name, "variant": variant}
         absent = [name for name in _NEEDS.get(variant, ()) if find_spec(name) is None]
         if absent:
+            figures = Figures(options, ((TIMES, "x", ""),), **facts)
             reason = f"{' and '.join(absent)} not installed: pip install albumentations"
-            return [row(**facts, metric=TIMES, unit="x", reason=reason)]
+            figures.none("fastload", reason)
+            return figures.rows
         facts["data"] = "given" if options.data and variant not in _IN_MEMORY else "made"
         counts = (0, options.threads) if _OWN[variant].persistent else (options.threads,)
-        return [_OWN[variant].compare(workers, options, **facts) for workers in counts]
+        return [
+            _OWN[variant].compare(workers, options, loader="fastload", **facts)
+            for workers in counts
+        ]
 
 
-# --- never-slower: data ---------------------------------------------------------------------------
+# --- never-slower ---------------------------------------------------------------------------------
 
 
 def _folder(kind: str, side: int, count: int) -> _Make:
@@ -164,41 +165,18 @@ def _folder(kind: str, side: int, count: int) -> _Make:
     def make(options: Options) -> Any:
         from torchvision.datasets import ImageFolder
 
-        return ImageFolder(str(_images(kind, side, count, options)), transform=_transform(side))
+        transform = small_transform(side) if 0 < side <= 64 else train_transform()
+        return ImageFolder(str(_images(kind, side, count, options)), transform=transform)
 
     return make
 
 
 def _images(kind: str, side: int, count: int, options: Options) -> Path:
-    from PIL import Image
-
     many = 12 if options.toy else count
     small = 0 < side <= 32
-    pictures = min(many, 1000 if small else 64)
-    source = data.files(
-        data.jpegs(options.cache, data=None, count=pictures, small=small, say=options.say)
-    )
-
-    def convert(folder: Path) -> None:
-        options.say(f"writing {many} images: {kind}, {side or 'photos'}")
-        for number in range(many):
-            path = source[number % len(source)]
-            target = folder / f"class{number % 4}" / f"{number}{_SUFFIXES.get(kind, f'.{kind}')}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            picture = Image.open(path).convert("RGB")
-            if side:
-                picture = picture.resize((side, side), Image.Resampling.BILINEAR)
-            picture.convert(_MODES.get(kind, "RGB")).save(target)
-
-    return data.made(options.cache, f"{kind}-{side or 'photos'}-{many}", convert)
-
-
-def _transform(side: int) -> Any:
-    return small_transform(side) if 0 < side <= 64 else train_transform()
-
-
-def _own_function(image: Any) -> Any:
-    return image.point(lambda level: 255 - level)
+    cache, say = options.cache, options.say
+    folder = data.jpegs(cache, data=None, count=many, small=small, say=say)
+    return data.converted(cache, folder, kind, side=side or None, say=say)
 
 
 def _with_function(kind: str, side: int, count: int) -> _Make:
@@ -208,7 +186,8 @@ def _with_function(kind: str, side: int, count: int) -> _Make:
         from torchvision import transforms
 
         dataset = _folder(kind, side, count)(options)
-        dataset.transform.transforms.insert(2, transforms.Lambda(_own_function))
+        inverted = transforms.Lambda(lambda image: image.point(lambda level: 255 - level))
+        dataset.transform.transforms.insert(2, inverted)
         return dataset
 
     return make
@@ -316,6 +295,6 @@ class NeverSlower(Suite):
         rows = []
         for one in CONFIGURATIONS[variant]:
             workers = options.threads if one.workers is None else one.workers
-            facts = {"suite": self.name, "variant": variant, "loader": f"fastload, {one.name}"}
-            rows.append(one.compare(workers, options, **facts, data="made"))
+            facts = {"suite": self.name, "variant": variant, "data": "made"}
+            rows.append(one.compare(workers, options, loader=f"fastload, {one.name}", **facts))
         return rows

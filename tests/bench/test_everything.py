@@ -14,7 +14,6 @@ from bench.__main__ import main
 from bench.everything import Part
 from bench.report import is_peer
 from bench.suites import SUITES
-from bench.suites.base import Options
 
 ROOT = Path(__file__).parents[2]
 FACTS: dict[str, Any] = {
@@ -73,13 +72,6 @@ def test_the_plan_has_every_suite_and_eight_peers_in_each_race() -> None:
         assert {"ffcv", "dali", "threads-simplejpeg"} <= set(part.loaders)
 
 
-def test_a_tuned_part_comes_after_the_one_that_tunes() -> None:
-    seen = set()
-    for part in everything.PLAN:
-        assert part.tuned_by is None or part.tuned_by in seen
-        seen.add((part.suite, part.variant))
-
-
 @pytest.mark.usefixtures("forked")
 def test_all_writes_the_rows_of_each_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = ("fastload-lmdb", "torch-memmap")
@@ -87,8 +79,8 @@ def test_all_writes_the_rows_of_each_suite(tmp_path: Path, monkeypatch: pytest.M
         everything,
         "PLAN",
         (
-            Part(suite="pack", variant="photos", rounds=1, seconds=0.1, loaders=few),
-            Part(suite="pack", variant="small", rounds=1, seconds=0.1, loaders=few),
+            Part("pack", "photos", 1, few),
+            Part("pack", "small", 1, few),
         ),
     )
     words = ["--out", str(tmp_path / "rows"), "--cache", str(tmp_path / "cache")]
@@ -101,27 +93,6 @@ def test_all_writes_the_rows_of_each_suite(tmp_path: Path, monkeypatch: pytest.M
     assert figures["fastload-lmdb"] > 0
     assert figures["torch-memmap"] is None  # it holds raw pixels; its reason is in the row
     assert "torch-memmap" in done.output
-
-
-@pytest.mark.usefixtures("forked")
-def test_the_setting_of_an_earlier_run_is_taken_over(tmp_path: Path) -> None:
-    """At toy size torch's loader tries the first of its settings, and another if told so."""
-    setting = {"num_workers": 1, "prefetch_factor": 4, "persistent_workers": True}
-    earlier = row("torch-pil", 1.0, **setting, memory_format="contiguous")
-    options = Options(
-        threads=1,
-        toy=True,
-        cache=tmp_path,
-        say=print,
-        machine={},
-        loaders=("torch-pil",),
-        rounds=1,
-        seconds=0.1,
-        tuned=report.settings([earlier]),
-    )
-    (found,) = SUITES["imagenet-train"].run("float32", options)
-    assert found["setting"] == setting
-    assert found["tried"] == []
 
 
 def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
