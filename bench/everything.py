@@ -32,8 +32,8 @@ _PEERS = (
 )
 _MATRIX = (*_OURS, *_PEERS)
 _ALL_FILES = (*_MATRIX, "torch-v2", "torch-lmdb", "litdata")
-_RAW = (*_MATRIX, "torch-memmap", "torch-array")
-_PACKED = (*_MATRIX, "torch-lmdb", "webdataset", "streaming", "litdata", "torch-memmap")
+_RAW = (*_MATRIX, "torch-array")
+_PACKED = (*_MATRIX, "torch-lmdb", "webdataset", "streaming", "litdata")
 
 # Settings that each loader tries, the most promising first. The gain from more of them is smaller
 # than the difference between rounds.

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from bench import report
 from bench.report import Row
-from fastload.errors import MissingDependencyError
 
 # Inches: a figure, a bar with its gap, a chart's title and axis.
 _WIDTH, _BAR, _REST = 9.0, 0.26, 0.9
@@ -61,7 +62,7 @@ def figures(rows: Sequence[Row], folder: Path) -> list[Path]:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependencyError("plots need matplotlib: pip install matplotlib") from error
+        raise click.ClickException("plots need matplotlib: pip install matplotlib") from error
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     for suite in dict.fromkeys(row["suite"] for row in rows):

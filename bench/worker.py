@@ -135,13 +135,12 @@ class _Session:
         """One epoch of a loader that was started, with warm code and cold data."""
         from bench import coldness
 
-        if self._loader.reopens:
-            self._close()
-            self._loader.open(self._work, setting)
+        self._close()  # what it has mapped cannot be dropped
         files = coldness.files(self._loader.data_folder(self._work))
         coldness.drop(files)
         resident = coldness.resident(files)
         before = coldness.nbytes_read(os.getpgrp())
+        self._loader.open(self._work, setting)
         epoch = self._epoch(time.perf_counter())
         nbytes = sum(file.stat().st_size for file in files)
         read = (coldness.nbytes_read(os.getpgrp()) - before) / nbytes

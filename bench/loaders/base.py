@@ -35,6 +35,12 @@ Setting = dict[str, Any]
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
+def record(sample: tuple[str, int]) -> dict[str, Any]:
+    """A file's bytes and its label, as packed forms hold them."""
+    path, label = sample
+    return {"image": Path(path).read_bytes(), "label": label}
+
+
 class NotAvailable(Exception):
     """Raised by ``pack`` where the installed version cannot do it; the message says what."""
 
@@ -50,8 +56,6 @@ class Loader(abc.ABC):
             counted as the loader's import time.
         store: name of its packed form, shared by loaders that read the same one; None if it reads
             the loose files.
-        reopens: whether it can be closed and opened again as fast as an index is read. If not
-            (code is compiled again), the cold suite drops the data while the loader stays open.
         ordered: whether an unshuffled epoch comes in the order of the files.
     """
 
@@ -59,7 +63,6 @@ class Loader(abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     user_imports: ClassVar[tuple[str, ...]] = ()
     store: str | None = None
-    reopens: ClassVar[bool] = True
     ordered: ClassVar[bool] = True
     _loader: Any = None
 

@@ -7,7 +7,6 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
@@ -120,18 +119,14 @@ def test_entry_points_are_compared_with_their_absence(cache: Path, variant: str)
     assert without_and_with[0]["setting"]["bytes_an_image"] > 0
 
 
-def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> None:
+def test_dropped_pages_are_gone(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(1 << 20))
-    mapped = np.memmap(path, np.uint8, mode="r")
-    assert int(mapped.sum()) == 0
     assert coldness.resident([path]) == 1
     coldness.drop([path])
     if coldness.resident([path]) == 1:
         pytest.skip("this file system keeps its pages in memory")
     assert coldness.resident([path]) == 0
-    assert int(mapped.sum()) == 0
-    assert coldness.resident([path]) == 1
 
 
 def test_every_suite_has_a_toy_test() -> None:
@@ -156,12 +151,12 @@ def test_every_suite_has_a_toy_test() -> None:
 @pytest.mark.parametrize("suite", ["imagenet-train", "startup", "memory"])
 def test_a_loader_that_cannot_take_part_is_a_row_with_its_reason(cache: Path, suite: str) -> None:
     path = cache / "absent.json"
-    done = run(cache, suite, "--loaders", "torch-memmap,torch-array", "--json", path)
+    done = run(cache, suite, "--loaders", "torch-array,ffcv", "--json", path)
     assert done.exit_code == 0, done.output
     rows = json.loads(path.read_text())
     assert [(row["loader"], row["median"]) for row in rows] == [
-        ("torch-memmap", None),
         ("torch-array", None),
+        ("ffcv", None),
     ]
     assert all(row["reason"] for row in rows)
 
