@@ -1,7 +1,7 @@
 #!/bin/sh
 # The benchmark against every loader that installs here.
 #
-#   sh bench/peers.sh [OPTION...]             all suites with the loaders that count, in half an hour
+#   sh bench/peers.sh [OPTION...]             all suites with the loaders that count, in 40 minutes
 #                                             on two CPUs (options: python -m bench all --help)
 #   sh bench/peers.sh SUITE... [OPTION...]    these suites with every loader (python -m bench run --help)
 #   sh bench/peers.sh --publish [OPTION...]   all suites; rows, tables and charts into the repository
@@ -17,21 +17,12 @@ RESULTS=bench/results/local
 
 note() { echo "peers: $*" >&2; }
 
-# What FFCV is compiled against and what SPDL decodes with. Nothing else of the run needs root.
+# What FFCV is compiled against and what SPDL decodes with.
 system_packages() {
-    missing=
     for name in pkg-config libopencv-dev libturbojpeg0-dev ffmpeg; do
-        dpkg -s "$name" >/dev/null 2>&1 || missing="$missing $name"
+        dpkg -s "$name" >/dev/null 2>&1 ||
+            note "FFCV or SPDL will be absent from the tables without $name: apt-get install $name"
     done
-    [ -n "$missing" ] || return 0
-    if [ "$(id -u)" = 0 ]; then sudo=; elif command -v sudo >/dev/null; then sudo=sudo; else
-        note "FFCV and SPDL want:$missing; type: apt-get install$missing"
-        return 0
-    fi
-    $sudo apt-get update -qq || true
-    # shellcheck disable=SC2086 # a list of names
-    $sudo apt-get install -y -qq --no-install-recommends $missing >&2 ||
-        note "could not install$missing; FFCV or SPDL may be absent from the tables"
 }
 
 set_up() {

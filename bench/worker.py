@@ -18,6 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
+from bench.process import Refused
+
 
 def main() -> None:
     """Serve commands until stdin ends."""
@@ -35,16 +37,12 @@ def _answer(answers: TextIO, session: _Session, command: dict[str, Any]) -> None
     name = command.pop("do")
     try:
         answer = {"ok": getattr(session, name)(**command)}
-    except _Refused as refusal:
+    except Refused as refusal:
         answer = {"refused": str(refusal)}
     except Exception as error:  # the other loaders still run; the report names this one
         traceback.print_exc()
         answer = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
     answers.write(json.dumps(answer) + "\n")
-
-
-class _Refused(Exception):
-    """This loader is absent or cannot do the workload."""
 
 
 class _Session:
@@ -67,7 +65,7 @@ class _Session:
         torch.set_num_threads(self._work.threads)
         reason = self._loader.absent() or self._loader.refusal(self._work)
         if reason:
-            raise _Refused(reason)
+            raise Refused(reason)
         for module in self._loader.user_imports:
             importlib.import_module(module)
         start = time.perf_counter()
@@ -83,14 +81,9 @@ class _Session:
 
     def prepare(self) -> dict[str, Any]:
         """Write the packed form; the seconds until that returns, and until it is on the disk."""
-        from bench.loaders.base import NotAvailable
-
         self._loader.load_writer()
         start = time.perf_counter()
-        try:
-            self._loader.prepare(self._work)
-        except NotAvailable as reason:
-            raise _Refused(str(reason)) from reason
+        self._loader.prepare(self._work)
         seconds = time.perf_counter() - start
         if self._loader.store is None:
             return {}

@@ -39,15 +39,15 @@ class Workload:
     suite: str
     variant: str
     images: str
-    pixels: str
     recipe: str
     size: int
     resize: int
     batch: int
     threads: int
-    dtype: str
-    memory_format: str
-    stores: str
+    pixels: str = "jpeg"
+    dtype: str = "float32"
+    memory_format: str = "contiguous"
+    stores: str = ""
     device: str = "cpu"
     masks: str = ""
 

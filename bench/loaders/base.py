@@ -41,10 +41,6 @@ def record(sample: tuple[str, int]) -> dict[str, Any]:
     return {"image": Path(path).read_bytes(), "label": label}
 
 
-class NotAvailable(Exception):
-    """Raised by ``pack`` where the installed version cannot do it; the message says what."""
-
-
 class Loader(abc.ABC):
     """One way to get batches from images.
 
@@ -91,7 +87,10 @@ class Loader(abc.ABC):
         return work.memory_format
 
     def pack(self, work: Workload, folder: Path) -> None:
-        """Write its packed form of ``work.images`` into the empty ``folder``."""
+        """Write its packed form of ``work.images`` into the empty ``folder``.
+
+        Raises Refused where the installed version cannot do it.
+        """
         raise NotImplementedError(f"{self.name} reads the loose files")
 
     def store_folder(self, work: Workload) -> Path:

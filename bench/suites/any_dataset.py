@@ -30,7 +30,7 @@ from bench.datasets import (
     train_transform,
 )
 from bench.report import TIMES, Row
-from bench.suites.base import Figures, Options, Suite, Variant
+from bench.suites.base import Figures, Options, Suite
 from bench.suites.pairs import compare
 
 _Make = Callable[[Options], Any]
@@ -138,7 +138,7 @@ _NEEDS = {"albumentations": ("albumentations",), "cv2": ("albumentations", "cv2"
 class AnyDataset(Suite):
     name = "any-dataset"
     summary = "a user's own datasets and datasets in memory: FastLoader against DataLoader"
-    variants = {name: Variant() for name in _OWN}
+    variants = {name: {} for name in _OWN}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         facts: dict[str, Any] = {"suite": self.name, "variant": variant}
@@ -289,7 +289,7 @@ CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
 class NeverSlower(Suite):
     name = "never-slower"
     summary = "ordinary configurations: FastLoader against DataLoader, interleaved"
-    variants = {name: Variant() for name in CONFIGURATIONS}
+    variants = {name: {} for name in CONFIGURATIONS}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         rows = []

@@ -54,25 +54,17 @@ class Options:
     repos: Path | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Variant:
-    """One column of a suite.
+class Suite(abc.ABC):
+    """A workload, and the measurements on it.
 
     Attributes:
-        pixels, dtype, memory_format: as in ``Workload``.
+        name, summary: for the command line.
+        variants: by name, what of its ``Workload`` is not the default.
     """
-
-    pixels: str = "jpeg"
-    dtype: str = "float32"
-    memory_format: str = "contiguous"
-
-
-class Suite(abc.ABC):
-    """A workload, and the measurements on it."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    variants: ClassVar[dict[str, Variant]]
+    variants: ClassVar[dict[str, dict[str, str]]]
 
     @abc.abstractmethod
     def run(self, variant: str, options: Options) -> list[Row]:
@@ -92,7 +84,8 @@ class Suite(abc.ABC):
         ``images``: "photos", "large" (of 12 megapixels, always made here), or "small" (32 x 32),
         which have a ``recipe`` of their own. ``count``: of images; None: what the kind has.
         """
-        spec, kind, toy = self.variants[variant], _IMAGES[images], options.toy
+        kind, toy = _IMAGES[images], options.toy
+        pixels = self.variants[variant].get("pixels", "jpeg")
         if images == "large":
             folder = data.large(options.cache, toy=toy, say=options.say)
         else:
@@ -103,25 +96,21 @@ class Suite(abc.ABC):
                 small=images == "small",
                 say=options.say,
             )
-        if spec.pixels != "jpeg":
+        if pixels != "jpeg":
             # Raw photos are resized to the side from which crops are cut.
-            shorter = kind.resize if (spec.pixels, images) == ("raw", "photos") else None
-            folder = data.converted(
-                options.cache, folder, spec.pixels, shorter=shorter, say=options.say
-            )
+            shorter = kind.resize if (pixels, images) == ("raw", "photos") else None
+            folder = data.converted(options.cache, folder, pixels, shorter=shorter, say=options.say)
         return Workload(
             suite=self.name,
             variant=variant,
             images=str(folder),
-            pixels=spec.pixels,
             recipe="small" if images == "small" else recipe,
             size=kind.size,
             resize=kind.resize,
             batch=kind.toy_batch if toy else kind.batch,
             threads=options.threads,
-            dtype=spec.dtype,
-            memory_format=spec.memory_format,
             stores=str(options.cache / "stores"),
+            **self.variants[variant],
         )
 
     def known(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from bench.loaders._torchvision import transforms_v1
 from bench.report import Row
-from bench.suites.base import Figures, Options, Suite, Variant
+from bench.suites.base import Figures, Options, Suite
 from bench.suites.pairs import quotients, rate_of
 from bench.workload import Workload
 from fastload import Buckets, FastLoader, _native
@@ -33,7 +33,7 @@ class Cache(Suite):
 
     name = "cache"
     summary = "FastLoader(cache=...) on loose files: the first epoch, later ones, bytes an image"
-    variants = {"train": Variant(), "eval": Variant(), "small": Variant()}
+    variants = {"train": {}, "eval": {}, "small": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         images = "small" if variant == "small" else "photos"
@@ -69,13 +69,7 @@ class EntryPoints(Suite):
 
     name = "entry-points"
     summary = "CPU time of later epochs with entry points of JPEGs and without, in turn, one thread"
-    variants = {
-        "train": Variant(),
-        "eval": Variant(),
-        "large": Variant(),
-        "large-scaled": Variant(),
-        "small": Variant(),
-    }
+    variants = {name: {} for name in ("train", "eval", "large", "large-scaled", "small")}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         images, _, scaled = variant.partition("-")
@@ -128,7 +122,7 @@ class BucketsSuite(Suite):
 
     name = "buckets"
     summary = "photos of many aspect ratios: batches of one ratio, and mixed ones with padding"
-    variants = {"photos": Variant()}
+    variants = {"photos": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         from torchvision import transforms as T

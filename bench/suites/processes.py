@@ -14,7 +14,7 @@ import numpy as np
 from bench import coldness, loaders, memory
 from bench.process import Process, Refused, loading
 from bench.report import SEQUENTIAL, Row
-from bench.suites.base import RATE, Figures, Options, Suite, Variant
+from bench.suites.base import RATE, Figures, Options, Suite
 from bench.suites.race import start
 
 
@@ -28,7 +28,7 @@ class Pack(Suite):
 
     name = "pack"
     summary = "writing each packed form: images/s, and bytes on disk against the JPEGs"
-    variants = {"photos": Variant(), "small": Variant()}
+    variants = {"photos": {}, "small": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options, images=variant)
@@ -70,7 +70,7 @@ class Startup(Suite):
     summary = (
         "fresh processes: import time beyond torch and torchvision, construction to first batch"
     )
-    variants = {"float32": Variant()}
+    variants = {"float32": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options)
@@ -93,7 +93,7 @@ class Memory(Suite):
 
     name = "memory"
     summary = "the process tree while training batches are read: Pss_Anon + Pss_Shmem, and Pss"
-    variants = {"float32": Variant()}
+    variants = {"float32": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options)
@@ -135,7 +135,7 @@ class Cold(Suite):
 
     name = "cold"
     summary = "imagenet-train, the data dropped from the page cache before each epoch"
-    variants = {"float32": Variant()}
+    variants = {"float32": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options)

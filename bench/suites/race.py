@@ -12,7 +12,7 @@ from bench import data, reference
 from bench.loaders import SCALED, WHERE
 from bench.process import Process, loading
 from bench.report import Row
-from bench.suites.base import Figures, Options, Suite, Variant
+from bench.suites.base import Figures, Options, Suite
 from bench.workload import Workload
 
 # The number of fresh processes in which each loader runs its first epoch.
@@ -75,11 +75,11 @@ class ImagenetTrain(Suite):
     images = "photos"
     recipe = "train"
     variants = {
-        "float32": Variant(),
-        "uint8": Variant(dtype="uint8"),
-        "channels_last": Variant(memory_format="channels_last"),
-        "png": Variant(pixels="png"),
-        "webp": Variant(pixels="webp"),
+        "float32": {},
+        "uint8": {"dtype": "uint8"},
+        "channels_last": {"memory_format": "channels_last"},
+        "png": {"pixels": "png"},
+        "webp": {"pixels": "webp"},
     }
 
     def run(self, variant: str, options: Options) -> list[Row]:
@@ -92,9 +92,9 @@ class ImagenetEval(ImagenetTrain):
     summary = "JPEG photos: Resize(256), CenterCrop(224), normalise; batch 64, in order"
     recipe = "eval"
     variants = {
-        "float32": Variant(),
-        "uint8": Variant(dtype="uint8"),
-        "channels_last": Variant(memory_format="channels_last"),
+        "float32": {},
+        "uint8": {"dtype": "uint8"},
+        "channels_last": {"memory_format": "channels_last"},
     }
 
 
@@ -102,9 +102,9 @@ class RawTrain(ImagenetTrain):
     name = "raw-train"
     summary = "the training workload on raw pixels, 256 on the shorter side"
     variants = {
-        "float32": Variant(pixels="raw"),
-        "uint8": Variant(pixels="raw", dtype="uint8"),
-        "channels_last": Variant(pixels="raw", memory_format="channels_last"),
+        "float32": {"pixels": "raw"},
+        "uint8": {"pixels": "raw", "dtype": "uint8"},
+        "channels_last": {"pixels": "raw", "memory_format": "channels_last"},
     }
 
 
@@ -115,11 +115,11 @@ class SmallImages(ImagenetTrain):
     summary = "32x32 images: RandomCrop(32, padding=4), flip, normalise; batch 256, shuffled"
     images = "small"
     variants = {
-        "jpeg": Variant(),
-        "raw": Variant(pixels="raw"),
-        "raw-channels_last": Variant(pixels="raw", memory_format="channels_last"),
-        "png": Variant(pixels="png"),
-        "webp": Variant(pixels="webp"),
+        "jpeg": {},
+        "raw": {"pixels": "raw"},
+        "raw-channels_last": {"pixels": "raw", "memory_format": "channels_last"},
+        "png": {"pixels": "png"},
+        "webp": {"pixels": "webp"},
     }
 
 
@@ -127,18 +127,13 @@ class SmallImages(ImagenetTrain):
 _AUGMENTED = ("torch-pil", "torch-v2")
 
 
+_POLICIES = ("jitter", "randaugment", "trivialaugment", "mixup")
+
+
 class Augment(Suite):
     name = "augment"
     summary = "RandomResizedCrop(224), flip; colours, policies, erasing, mixing; large photos"
-    variants = {
-        "plain": Variant(),
-        "jitter": Variant(),
-        "randaugment": Variant(),
-        "trivialaugment": Variant(),
-        "mixup": Variant(),
-        "large": Variant(),
-        "segmentation": Variant(),
-    }
+    variants = {name: {} for name in ("plain", *_POLICIES, "large", "segmentation")}
 
     def known(self) -> tuple[str, ...]:
         return (*WHERE, *SCALED)

@@ -18,7 +18,7 @@ from typing import Any
 from bench.loaders import REMOTE, make
 from bench.process import Failed, Process, loading
 from bench.report import SEQUENTIAL, Row
-from bench.suites.base import RATE, Figures, Options, Suite, Variant
+from bench.suites.base import RATE, Figures, Options, Suite
 from bench.workload import Workload
 
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
@@ -39,7 +39,7 @@ class Remote(Suite):
 
     name = "remote"
     summary = "imagenet-train behind 20 ms and 50 MB/s: nothing cached, all, or half"
-    variants = {"cold": Variant(), "warm": Variant(), "half": Variant(), "local": Variant()}
+    variants = {"cold": {}, "warm": {}, "half": {}, "local": {}}
 
     def known(self) -> tuple[str, ...]:
         return tuple(REMOTE)

@@ -13,7 +13,7 @@ from bench import data, machine
 from bench.report import TIMES, Row
 from bench.script_files import lay_out
 from bench.scripts import SCRIPTS, Place, Script, imported
-from bench.suites.base import Figures, Options, Suite, Variant
+from bench.suites.base import Figures, Options, Suite
 from bench.suites.pairs import compare
 
 _PHOTOS = 300
@@ -22,7 +22,7 @@ _PHOTOS = 300
 class Scripts(Suite):
     name = "scripts"
     summary = "public training scripts: FastLoader against DataLoader, in turn (needs --repos)"
-    variants = {name: Variant() for name in SCRIPTS}
+    variants = {name: {} for name in SCRIPTS}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         script = SCRIPTS[variant]
