@@ -146,8 +146,12 @@ def _each(
 
 
 def made(cache: Path, name: str, fill: Callable[[Path], None]) -> Path:
-    """The folder called ``name``, filled once; it has another name until it is complete."""
-    folder = cache / "images" / name
+    """The folder of images called ``name``, filled once."""
+    return filled(cache / "images" / name, fill)
+
+
+def filled(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """``folder``, filled once; it has another name until it is complete."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))

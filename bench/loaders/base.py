@@ -9,9 +9,6 @@ from __future__ import annotations
 import abc
 import importlib
 import importlib.util
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -102,18 +99,10 @@ class Loader(abc.ABC):
 
     def prepare(self, work: Workload) -> None:
         """Pack, unless it is there already."""
-        if self.store is None:
-            return
-        folder = self.store_folder(work)
-        if folder.exists():
-            return
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
-        try:
-            self.pack(work, partial)
-            os.rename(partial, folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        if self.store is not None:
+            from bench.data import filled
+
+            filled(self.store_folder(work), lambda folder: self.pack(work, folder))
 
     def settings(self, work: Workload) -> list[Setting]:
         """Settings to try, the most promising first; the fastest in the warm-up is used."""

@@ -12,7 +12,7 @@ from typing import Any
 from bench import data, machine
 from bench.report import TIMES, Row
 from bench.script_files import lay_out
-from bench.scripts import SCRIPTS, Place, Script, imported
+from bench.scripts import SCRIPTS, Script, imported
 from bench.suites.base import Figures, Options, Suite
 from bench.suites.pairs import compare
 
@@ -64,11 +64,11 @@ def _measured(script: Script, options: Options, workers: int, facts: dict[str, A
     checkout = options.repos / script.folder
     count = 24 if options.toy else _PHOTOS // (1 + script.heavy)
     images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
-    root = lay_out(options.cache, images, say=options.say)
+    photos = lay_out(options.cache, images, say=options.say)
     with imported(checkout / script.imports):
         said = io.StringIO()  # most say what they do while they make a dataset
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            given = script.make(Place(checkout=checkout, root=root))
+            given = script.make(checkout, photos)
         images_in_it = len(given.dataset) if hasattr(given.dataset, "__len__") else count
         facts = {**facts, "images": images_in_it, "checkout": machine.commit(checkout)}
         return compare(given, options, batch=script.batch, workers=workers, **facts)
