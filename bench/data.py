@@ -19,13 +19,10 @@ import click
 from PIL import Image
 
 from bench.synthetic import LARGE, PHOTO, SMALL, make_images
+from fastload.errors import FastloadError
+from fastload.storage.folder import FolderStore
 
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 Say = Callable[[str], None]
-
-
-class NoImages(click.ClickException):
-    """The given --data holds no images."""
 
 
 def cache_folder(given: str | None = None) -> Path:
@@ -43,13 +40,8 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
             make_images(folder, count, kind=SMALL if small else PHOTO)
 
         return made(cache, name, make)
-    source = Path(data).resolve()
-    if not source.is_dir():
-        raise NoImages(f"--data {data}: no such folder")
-    groups = _classes(source)
+    groups = classes_of(Path(data).resolve())
     files = sum(len(group) for group in groups.values())
-    if not files:
-        raise NoImages(f"--data {data}: no images ({', '.join(sorted(_SUFFIXES))}) in it")
     copies = -(-count // files)
 
     def copy(folder: Path) -> None:
@@ -57,16 +49,16 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
         for label, group in groups.items():
             (folder / label).mkdir(parents=True)
             for number in range(copies):
-                for path in group:
+                for name, path in group.items():
                     # the number first: in file order no image is followed by its copy
-                    shutil.copyfile(path, folder / label / f"{number}-{path.name}")
+                    shutil.copyfile(path, folder / label / f"{number}-{name}")
 
     return made(cache, f"{_fingerprint(groups)}-{copies}x", copy)
 
 
 def files(folder: Path) -> list[Path]:
     """The images in ``folder`` as ``jpegs`` makes it, in the order of their paths."""
-    return sorted(path for group in _classes(folder).values() for path in group)
+    return [path for group in classes_of(folder).values() for path in group.values()]
 
 
 def large(cache: Path, *, toy: bool, say: Say) -> Path:
@@ -136,9 +128,9 @@ def _each(
 
     def fill(folder: Path) -> None:
         say(f"writing the images once more: {name}")
-        for label, group in _classes(images).items():
+        for label, group in classes_of(images).items():
             (folder / label).mkdir(parents=True)
-            for path in group:
+            for path in group.values():
                 with Image.open(path) as picture:
                     change(picture).save(folder / label / f"{path.stem}{suffix}")
 
@@ -163,30 +155,24 @@ def filled(folder: Path, fill: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _classes(root: Path) -> dict[str, list[Path]]:
-    """Images by class folder. A lone folder on top is looked through; a flat one is one class.
-
-    Images beside class folders are left out, as ImageFolder leaves them.
-    """
-    entries = sorted(root.iterdir())
-    folders = [entry for entry in entries if entry.is_dir()]
-    if len(folders) == 1 and not any(_is_image(entry) for entry in entries):
-        inner = _classes(folders[0])
-        return inner if len(inner) > 1 else {folders[0].name: next(iter(inner.values()), [])}
-    images_of = {folder.name: [path for path in sorted(folder.iterdir()) if _is_image(path)]
-             for folder in folders}  # fmt: skip
-    images_of = {name: group for name, group in images_of.items() if group}
-    return images_of or {"all": [entry for entry in entries if _is_image(entry)]}
+def classes_of(root: Path) -> dict[str, dict[str, Path]]:
+    """Images by class folder and name, as fastload finds them; a flat folder is one class."""
+    try:
+        store = FolderStore(root)
+    except FastloadError as error:
+        raise click.BadParameter(str(error)) from error
+    labels = ["all"] if store.labels is None else store.classes
+    groups: dict[str, dict[str, Path]] = {label: {} for label in labels}
+    for index, path in enumerate(map(Path, store.files)):
+        label = labels[0 if store.labels is None else int(store.labels[index])]
+        groups[label]["_".join(path.relative_to(store.path).parts)] = path
+    return groups
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES and path.is_file()
-
-
-def _fingerprint(groups: dict[str, list[Path]]) -> str:
+def _fingerprint(groups: dict[str, dict[str, Path]]) -> str:
     digest = hashlib.sha256()
-    for label, group in groups.items():
-        for path in group:
+    for group in groups.values():
+        for path in group.values():
             stat = path.stat()
-            digest.update(f"{label}/{path}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
+            digest.update(f"{path}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:12]

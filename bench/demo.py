@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -25,11 +24,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
+from bench.data import classes_of
 from bench.datasets import Trained, train_transform
 from bench.synthetic import make_images
 from fastload import FastLoader, _native, pack
-from fastload.errors import DataError, FastloadError
-from fastload.storage.folder import FolderStore
+from fastload.errors import DataError
 
 _MADE = 1_500  # pictures: an epoch long enough to measure, 165 MB
 _MOST = 6_000  # images of a user's folder; more would only take longer
@@ -157,18 +156,16 @@ def linked(root: Path, folder: Path, most: int) -> int:
     With links, a folder without classes or a part of a large one is read like any other, and
     nothing is written to the user's folder. Returns the number of images.
     """
-    try:
-        store = FolderStore(root)
-    except FastloadError as error:
-        raise click.BadParameter(str(error)) from error
-    step = max(1.0, len(store) / most)
-    chosen = np.array([int(place * step) for place in range(min(most, len(store)))])
-    labels = None if store.labels is None else store.labels[chosen]
-    for number, name in enumerate(store.keys(chosen)):
-        label = "all" if labels is None else store.classes[labels[number]]
+    found = [
+        (label, name, path)
+        for label, group in classes_of(root).items()
+        for name, path in group.items()
+    ]
+    step = max(1.0, len(found) / most)
+    chosen = [found[int(place * step)] for place in range(min(most, len(found)))]
+    for label, name, path in chosen:
         (folder / label).mkdir(parents=True, exist_ok=True)
-        path = Path(store.files[int(chosen[number])])
-        (folder / label / name.replace("/", "_")).symlink_to(path)
+        (folder / label / name).symlink_to(path)
     return len(chosen)
 
 
