@@ -414,11 +414,11 @@ def _line(workload: str, group: Sequence[Row]) -> list[str]:
 
 
 def _figure(row: Row | None, *, best: bool = False) -> str:
-    """A median; after the one of a first epoch, if the suite has first epochs."""
+    """A median; after the one of first epochs, if it has some."""
     if row is None:
         return ""
     figure = f"**{_shown(row)}**" if best else _shown(row)
-    return f"{report.first_epoch(row)} / {figure}" if report.raced([row]) else figure
+    return " / ".join(filter(None, (report.first_epoch(row), figure)))
 
 
 def _slowest(rows: Sequence[Row]) -> str:

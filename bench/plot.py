@@ -6,10 +6,9 @@ stays text. ``picture`` is what a page shows: the one that its reader prefers.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -29,15 +28,9 @@ _OVERVIEW_NAMES = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Theme:
-    """Colours for one kind of page.
-
-    Attributes:
-        suffix: of a file's name.
-        text: of words, axes and the lines of the rounds.
-        ours, best, others: of bars: fastload's, the best peer's, other peers'.
-    """
+class Theme(NamedTuple):
+    """Of one kind of page: a file's suffix, and colours of words and lines, and of bars:
+    fastload's, the best peer's, other peers'."""
 
     suffix: str
     text: str

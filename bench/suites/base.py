@@ -84,30 +84,30 @@ class Suite(abc.ABC):
         ``images``: "photos", "large" (of 12 megapixels, always made here), or "small" (32 x 32),
         which have a ``recipe`` of their own. ``count``: of images; None: what the kind has.
         """
-        kind, toy = _IMAGES[images], options.toy
+        many, size, batch = (_TOYS if options.toy else _IMAGES)[images]
         pixels = self.variants[variant].get("pixels", "jpeg")
         if images == "large":
-            folder = data.large(options.cache, toy=toy, say=options.say)
+            folder = data.large(options.cache, toy=options.toy, say=options.say)
         else:
             folder = data.jpegs(
                 options.cache,
                 data=options.data,
-                count=kind.toy_count if toy else count or kind.count,
+                count=many if options.toy or count is None else count,
                 small=images == "small",
                 say=options.say,
             )
         if pixels != "jpeg":
             # Raw photos are resized to the side from which crops are cut.
-            shorter = kind.resize if (pixels, images) == ("raw", "photos") else None
+            shorter = _RESIZE[size] if (pixels, images) == ("raw", "photos") else None
             folder = data.converted(options.cache, folder, pixels, shorter=shorter, say=options.say)
         return Workload(
             suite=self.name,
             variant=variant,
             images=str(folder),
             recipe="small" if images == "small" else recipe,
-            size=kind.size,
-            resize=kind.resize,
-            batch=kind.toy_batch if toy else kind.batch,
+            size=size,
+            resize=_RESIZE[size],
+            batch=batch,
             threads=options.threads,
             stores=str(options.cache / "stores"),
             **self.variants[variant],
@@ -118,23 +118,11 @@ class Suite(abc.ABC):
         return tuple(WHERE)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Images:
-    """A kind of images: how many, what is made of them, and the same numbers of a toy run."""
-
-    count: int
-    size: int
-    resize: int
-    batch: int
-    toy_count: int
-    toy_batch: int
-
-
-_IMAGES = {
-    "photos": _Images(count=1200, size=224, resize=256, batch=64, toy_count=48, toy_batch=8),
-    "large": _Images(count=64, size=224, resize=256, batch=16, toy_count=16, toy_batch=4),
-    "small": _Images(count=10_000, size=32, resize=32, batch=256, toy_count=200, toy_batch=32),
-}
+# By kind: how many images, the side of the output, images in a batch; the same of a toy run.
+_IMAGES = {"photos": (1200, 224, 64), "large": (64, 224, 16), "small": (10_000, 32, 256)}
+_TOYS = {"photos": (48, 224, 8), "large": (16, 224, 4), "small": (200, 32, 32)}
+_RESIZE = {224: 256, 32: 32}
+"""The shorter side before crops are cut, of ``imagenet-eval`` and of raw photos."""
 
 
 class Figures:
