@@ -6,15 +6,13 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench import memory
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
-_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_MADV_DONTNEED = 4
 _PAGE = mmap.PAGESIZE
 
 
@@ -23,11 +21,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Ask the system to forget the pages of these files, those that this process has mapped too.
-
-    Pages that another process has mapped stay.
-    """
-    _unmap({str(path.resolve()) for path in paths})
+    """Ask the system to forget the pages of these files; those that a process has mapped stay."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -78,17 +72,3 @@ def sequential_rate(path: Path) -> float:
         while file.readinto(buffer):
             pass
     return path.stat().st_size / (time.perf_counter() - begin)
-
-
-def _unmap(paths: set[str]) -> None:
-    """Remove the pages of these files from this process's page tables; the maps stay."""
-    for begin, end in _mapped(paths):
-        _LIBC.madvise(begin, end - begin, _MADV_DONTNEED)
-
-
-def _mapped(paths: set[str]) -> Iterator[tuple[int, int]]:
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) == 6 and fields[5] in paths and "w" not in fields[1]:
-            begin, end = fields[0].split("-")
-            yield int(begin, 16), int(end, 16)

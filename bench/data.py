@@ -19,13 +19,10 @@ import click
 from PIL import Image
 
 from bench.synthetic import LARGE, PHOTO, SMALL, make_images
+from fastload.errors import FastloadError
+from fastload.storage.folder import FolderStore
 
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 Say = Callable[[str], None]
-
-
-class NoImages(click.ClickException):
-    """The given --data holds no images."""
 
 
 def cache_folder(given: str | None = None) -> Path:
@@ -43,13 +40,8 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
             make_images(folder, count, kind=SMALL if small else PHOTO)
 
         return made(cache, name, make)
-    source = Path(data).resolve()
-    if not source.is_dir():
-        raise NoImages(f"--data {data}: no such folder")
-    groups = _classes(source)
+    groups = classes_of(Path(data).resolve())
     files = sum(len(group) for group in groups.values())
-    if not files:
-        raise NoImages(f"--data {data}: no images ({', '.join(sorted(_SUFFIXES))}) in it")
     copies = -(-count // files)
 
     def copy(folder: Path) -> None:
@@ -57,16 +49,16 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
         for label, group in groups.items():
             (folder / label).mkdir(parents=True)
             for number in range(copies):
-                for path in group:
+                for name, path in group.items():
                     # the number first: in file order no image is followed by its copy
-                    shutil.copyfile(path, folder / label / f"{number}-{path.name}")
+                    shutil.copyfile(path, folder / label / f"{number}-{name}")
 
     return made(cache, f"{_fingerprint(groups)}-{copies}x", copy)
 
 
 def files(folder: Path) -> list[Path]:
     """The images in ``folder`` as ``jpegs`` makes it, in the order of their paths."""
-    return sorted(path for group in _classes(folder).values() for path in group)
+    return [path for group in classes_of(folder).values() for path in group.values()]
 
 
 def large(cache: Path, *, toy: bool, say: Say) -> Path:
@@ -83,23 +75,24 @@ def large(cache: Path, *, toy: bool, say: Say) -> Path:
     return jpegs(cache, data=str(pictures), count=wanted, small=False, say=say)
 
 
-def raw(cache: Path, images: Path, *, shorter: int | None, say: Say) -> Path:
-    """The same images as uncompressed BMP, resized to ``shorter`` pixels on the shorter side."""
+def converted(
+    cache: Path, images: Path, kind: str, *, shorter: int | None = None, say: Say
+) -> Path:
+    """The same images as Pillow writes them by default.
+
+    ``kind``: "png", "webp", or "raw" for uncompressed BMP. ``shorter``: pixels of the shorter side
+    that images are resized to.
+    """
 
     def changed(picture: Image.Image) -> Image.Image:
         picture = picture.convert("RGB")
-        if shorter is not None:
-            scale = shorter / min(picture.size)
-            size = [max(shorter, int(side * scale)) for side in picture.size]
-            picture = picture.resize((size[0], size[1]), Image.Resampling.BILINEAR)
-        return picture
+        if shorter is None:
+            return picture
+        width, height = (max(shorter, shorter * side // min(picture.size)) for side in picture.size)
+        return picture.resize((width, height), Image.Resampling.BILINEAR)
 
-    return _each(cache, images, f"raw{shorter or ''}", ".bmp", changed, say)
-
-
-def converted(cache: Path, images: Path, *, suffix: str, say: Say) -> Path:
-    """The same images as Pillow writes them by default: ``suffix`` is "png" or "webp"."""
-    return _each(cache, images, suffix, f".{suffix}", lambda picture: picture.convert("RGB"), say)
+    suffix = ".bmp" if kind == "raw" else f".{kind}"
+    return _each(cache, images, f"{kind}{shorter or ''}", suffix, changed, say)
 
 
 def masks(cache: Path, images: Path, *, say: Say) -> Path:
@@ -135,9 +128,9 @@ def _each(
 
     def fill(folder: Path) -> None:
         say(f"writing the images once more: {name}")
-        for label, group in _classes(images).items():
+        for label, group in classes_of(images).items():
             (folder / label).mkdir(parents=True)
-            for path in group:
+            for path in group.values():
                 with Image.open(path) as picture:
                     change(picture).save(folder / label / f"{path.stem}{suffix}")
 
@@ -145,8 +138,12 @@ def _each(
 
 
 def made(cache: Path, name: str, fill: Callable[[Path], None]) -> Path:
-    """The folder called ``name``, filled once; it has another name until it is complete."""
-    folder = cache / "images" / name
+    """The folder of images called ``name``, filled once."""
+    return filled(cache / "images" / name, fill)
+
+
+def filled(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """``folder``, filled once; it has another name until it is complete."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
@@ -158,30 +155,24 @@ def made(cache: Path, name: str, fill: Callable[[Path], None]) -> Path:
     return folder
 
 
-def _classes(root: Path) -> dict[str, list[Path]]:
-    """Images by class folder. A lone folder on top is looked through; a flat one is one class.
-
-    Images beside class folders are left out, as ImageFolder leaves them.
-    """
-    entries = sorted(root.iterdir())
-    folders = [entry for entry in entries if entry.is_dir()]
-    if len(folders) == 1 and not any(_is_image(entry) for entry in entries):
-        inner = _classes(folders[0])
-        return inner if len(inner) > 1 else {folders[0].name: next(iter(inner.values()), [])}
-    images_of = {folder.name: [path for path in sorted(folder.iterdir()) if _is_image(path)]
-             for folder in folders}  # fmt: skip
-    images_of = {name: group for name, group in images_of.items() if group}
-    return images_of or {"all": [entry for entry in entries if _is_image(entry)]}
+def classes_of(root: Path) -> dict[str, dict[str, Path]]:
+    """Images by class folder and name, as fastload finds them; a flat folder is one class."""
+    try:
+        store = FolderStore(root)
+    except FastloadError as error:
+        raise click.BadParameter(str(error)) from error
+    labels = ["all"] if store.labels is None else store.classes
+    groups: dict[str, dict[str, Path]] = {label: {} for label in labels}
+    for index, path in enumerate(map(Path, store.files)):
+        label = labels[0 if store.labels is None else int(store.labels[index])]
+        groups[label]["_".join(path.relative_to(store.path).parts)] = path
+    return groups
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES and path.is_file()
-
-
-def _fingerprint(groups: dict[str, list[Path]]) -> str:
+def _fingerprint(groups: dict[str, dict[str, Path]]) -> str:
     digest = hashlib.sha256()
-    for label, group in groups.items():
-        for path in group:
+    for group in groups.values():
+        for path in group.values():
             stat = path.stat()
-            digest.update(f"{label}/{path}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
+            digest.update(f"{path}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:12]

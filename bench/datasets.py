@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Given:
 class _Files(Dataset[Any]):
     """Files, each of which is a sample."""
 
-    def __init__(self, paths: list[Path]) -> None:
+    def __init__(self, paths: Sequence[str | Path]) -> None:
         self._paths = paths
 
     def __len__(self) -> int:
@@ -41,35 +41,37 @@ class _Files(Dataset[Any]):
 
 
 class Photos(_Files):
-    """JPEG files, decoded and resized by Pillow: (uint8 (3, ``side``, ``side``), label)."""
-
-    def __init__(self, paths: list[Path], side: int = 224) -> None:
-        super().__init__(paths)
-        self._side = side
+    """JPEG files, decoded and resized by Pillow: (uint8 (3, 224, 224), label)."""
 
     def __getitem__(self, index: int) -> Any:
         with Image.open(self._paths[index]) as file:
-            sides = self._side, self._side
-            image = file.convert("RGB").resize(sides, Image.Resampling.BILINEAR)
+            image = file.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), index % 10
 
 
 class Trained(_Files):
     """JPEG files as most training code has them: open, convert, transform, return with a label.
 
-    ``views``: how often each image is transformed.
+    ``views``: how often each image is transformed. ``labels`` None: 0 to 9, in turn.
     """
 
-    def __init__(self, paths: list[Path], transform: Callable[[Any], Any], views: int = 1) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        transform: Callable[[Any], Any],
+        views: int = 1,
+        labels: Sequence[int] | None = None,
+    ) -> None:
         super().__init__(paths)
         self._transform = transform
         self._views = views
+        self._labels = [index % 10 for index in range(len(paths))] if labels is None else labels
 
     def __getitem__(self, index: int) -> Any:
         image = Image.open(self._paths[index]).convert("RGB")
         if self._views == 1:
-            return self._transform(image), index % 10
-        return [self._transform(image) for _ in range(self._views)], index % 10
+            return self._transform(image), self._labels[index]
+        return [self._transform(image) for _ in range(self._views)], self._labels[index]
 
 
 class Arrays(_Files):
@@ -152,17 +154,6 @@ class Counted(Dataset[Any]):
 
     def __len__(self) -> int:
         return self._count
-
-
-class Tiny(Counted):
-    """Samples that cost next to nothing: (float32 (``width``,), label)."""
-
-    def __init__(self, count: int, width: int = 8) -> None:
-        super().__init__(count)
-        self._rows = torch.rand(count, width)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._rows[index], index % 10
 
 
 class Stream(IterableDataset[Any]):

@@ -17,20 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import torch
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from bench.datasets import train_transform
+from bench.data import classes_of
+from bench.datasets import Trained, train_transform
 from bench.synthetic import make_images
 from fastload import FastLoader, _native, pack
-from fastload.errors import DataError, FastloadError
-from fastload.storage.folder import FolderStore
+from fastload.errors import DataError
 
 _MADE = 1_500  # pictures: an epoch long enough to measure, 165 MB
 _MOST = 6_000  # images of a user's folder; more would only take longer
@@ -38,9 +36,6 @@ _BATCH = 64
 _MOST_S = 60.0  # of one training, so that the demo ends in minutes on any machine
 _CPUS = len(os.sched_getaffinity(0))
 
-_Setting = dict[str, Any]  # arguments of a loader
-# What is read, the loader, its settings, makes the loader. Rows of the same data are compared.
-_Contestant = tuple[str, str, _Setting, Callable[[], DataLoader[Any]]]
 _Row = dict[str, Any]  # figures of a training, for JSON
 
 
@@ -113,21 +108,6 @@ def train(
     }
 
 
-class Photos(Dataset[tuple[torch.Tensor, int]]):
-    """A Dataset as users write it: nothing in it is made for fastload."""
-
-    def __init__(self, samples: Sequence[tuple[str, int]], transform: Callable[..., Any]) -> None:
-        self.samples, self.transform = samples, transform
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        path, label = self.samples[index]
-        with Image.open(path) as image:
-            return self.transform(image.convert("RGB")), label
-
-
 @click.command()
 @click.option("--images", metavar="DIR", help="A folder of images. [default: synthetic images]")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
@@ -176,18 +156,16 @@ def linked(root: Path, folder: Path, most: int) -> int:
     With links, a folder without classes or a part of a large one is read like any other, and
     nothing is written to the user's folder. Returns the number of images.
     """
-    try:
-        store = FolderStore(root)
-    except FastloadError as error:
-        raise click.BadParameter(str(error)) from error
-    step = max(1.0, len(store) / most)
-    chosen = np.array([int(place * step) for place in range(min(most, len(store)))])
-    labels = None if store.labels is None else store.labels[chosen]
-    for number, name in enumerate(store.keys(chosen)):
-        label = "all" if labels is None else store.classes[labels[number]]
+    found = [
+        (label, name, path)
+        for label, group in classes_of(root).items()
+        for name, path in group.items()
+    ]
+    step = max(1.0, len(found) / most)
+    chosen = [found[int(place * step)] for place in range(min(most, len(found)))]
+    for label, name, path in chosen:
         (folder / label).mkdir(parents=True, exist_ok=True)
-        path = Path(store.files[int(chosen[number])])
-        (folder / label / name.replace("/", "_")).symlink_to(path)
+        (folder / label / name).symlink_to(path)
     return len(chosen)
 
 
@@ -220,11 +198,13 @@ def _contest(folder: Path, stores: Mapping[str, Path], number: int) -> list[_Row
         f"{epochs} epoch{'s' if epochs > 1 else ''}, random crops of 224 x 224"
     )
     torch.set_num_threads(1)  # more would spin on the loaders' cores while they wait
+    shared = {"batch_size": batch, "shuffle": True, "drop_last": True}
+    shared["pin_memory"] = device.type == "cuda"
     rows: list[_Row] = []
     base: dict[str, float] = {}  # DataLoader's images/s, for each kind of data
-    for data, name, setting, make in _loaders(folder, stores, batch, device):
+    for data, name, setting, make in _loaders(folder, stores, shared):
         # No name for the loader: its processes and threads end before the next one is measured.
-        done = train(make(), classes=classes, epochs=epochs, device=device)
+        done = train(make(**shared, **setting), classes=classes, epochs=epochs, device=device)
         ratio = done["images_per_s"] / base.setdefault(data, done["images_per_s"])
         about = {"loader": name, "setting": setting, "data": data, "ratio": round(ratio, 2)}
         rows.append({**about, **done})
@@ -233,35 +213,31 @@ def _contest(folder: Path, stores: Mapping[str, Path], number: int) -> list[_Row
 
 
 def _loaders(
-    folder: Path, stores: Mapping[str, Path], batch: int, device: torch.device
-) -> Iterator[_Contestant]:
-    """The loaders to compare; each is created when its turn comes. A DataLoader is the first of
-    each kind of data."""
+    folder: Path, stores: Mapping[str, Path], shared: dict[str, Any]
+) -> Iterator[tuple[str, str, dict[str, int], Callable[..., DataLoader[Any]]]]:
+    """What is read, a loader's name, its settings, what makes it of those and ``shared``.
+
+    A DataLoader is the first of each kind of data, to which the others are compared.
+    """
     transform = train_transform()
     dataset = ImageFolder(str(folder), transform=transform)
-    shared: dict[str, Any] = {"batch_size": batch, "shuffle": True, "drop_last": True}
-    if device.type == "cuda":
-        shared["pin_memory"] = True
-
-    def torch_loader(setting: _Setting) -> DataLoader[Any]:
-        return DataLoader(dataset, persistent_workers=True, **shared, **setting)
-
-    best = _best(torch_loader)
-    yield "ImageFolder", "torch DataLoader", best, lambda: torch_loader(best)
-    setting: _Setting = {"num_workers": _CPUS}
-    ours = functools.partial(FastLoader, **setting, **shared)
-    yield "ImageFolder", "FastLoader, folder", setting, lambda: ours(dataset)
+    theirs = functools.partial(DataLoader, dataset, persistent_workers=True)
+    best = _best(functools.partial(theirs, **shared))
+    yield "ImageFolder", "torch DataLoader", best, theirs
+    every = {"num_workers": _CPUS}
+    ours = functools.partial(FastLoader, dataset)
+    yield "ImageFolder", "FastLoader, folder", every, ours
     for kind, store in stores.items():
-        make = functools.partial(ours, str(store), transform=transform)
-        yield "ImageFolder", f"FastLoader, {kind}", setting, make
-    own = Photos(dataset.samples, transform)
-    workers: _Setting = {"num_workers": best["num_workers"]}
-    given: _Setting = {**workers, **shared, "persistent_workers": True}
-    for name, kind in (("torch DataLoader, own", DataLoader), ("FastLoader, own", FastLoader)):
-        yield "own Dataset", name, workers, functools.partial(kind, own, **given)
+        packed = functools.partial(FastLoader, str(store), transform=transform)
+        yield "ImageFolder", f"FastLoader, {kind}", every, packed
+    paths, labels = zip(*dataset.samples)
+    own = Trained(paths, transform, labels=labels)
+    workers = {"num_workers": best["num_workers"]}
+    for name, loader in (("torch DataLoader, own", DataLoader), ("FastLoader, own", FastLoader)):
+        yield "own Dataset", name, workers, functools.partial(loader, own, persistent_workers=True)
 
 
-def _best(make: Callable[[_Setting], DataLoader[Any]]) -> _Setting:
+def _best(make: Callable[..., DataLoader[Any]]) -> dict[str, int]:
     """The fastest of the usual DataLoader settings on this machine."""
     candidates = [
         {"num_workers": workers, "prefetch_factor": prefetch}
@@ -270,7 +246,7 @@ def _best(make: Callable[[_Setting], DataLoader[Any]]) -> _Setting:
     ]
     rates = []
     for setting in candidates:
-        batches = iter(make(setting))
+        batches = iter(make(**setting))
         next(batches)  # the start of the workers is not measured
         images, start = 0, time.perf_counter()
         while time.perf_counter() - start < 3 and (batch := next(batches, None)) is not None:
@@ -319,7 +295,7 @@ Pack your images once (fastload pack {folder} imgs.lmdb --encode dct), and in yo
     )
 
 
-def _words(setting: _Setting) -> str:
+def _words(setting: dict[str, int]) -> str:
     return ", ".join(f"{name}={value}" for name, value in setting.items())
 
 

@@ -414,23 +414,23 @@ def _line(workload: str, group: Sequence[Row]) -> list[str]:
 
 
 def _figure(row: Row | None, *, best: bool = False) -> str:
-    """A median; after the one of a first epoch, if the suite has first epochs."""
+    """A median; after the one of first epochs, if it has some."""
     if row is None:
         return ""
     figure = f"**{_shown(row)}**" if best else _shown(row)
-    return f"{report.first_epoch(row)} / {figure}" if report.raced([row]) else figure
+    return " / ".join(filter(None, (report.first_epoch(row), figure)))
 
 
 def _slowest(rows: Sequence[Row]) -> str:
-    """The smallest ratio of the suite never-slower; nothing if it did not run."""
-    measured = [row for row in _of(rows, "never-slower") if row["median"]]
+    """The smallest ratio of the suite any-dataset; nothing if it did not run."""
+    measured = _compared(rows)
     if not measured:
         return ""
     least = min(measured, key=lambda row: float(row["setting"]["mean"]))
     low, high = least["setting"]["interval_95"]
     text = (
-        f"never-slower: of {len(measured)} configurations, FastLoader gains least over DataLoader "
-        f"in *{least['loader'].removeprefix('fastload, ')}*: "
+        f"any-dataset: of {len(measured)} comparisons, FastLoader gains least over DataLoader in "
+        f"*{least['variant']}, {least['setting']['workers']} workers*: "
         f"**{least['setting']['mean']:.2f} times** its speed (95 % interval {low:.2f} to "
         f"{high:.2f})."
     )

@@ -1,4 +1,4 @@
-"""All suites in one run of half an hour: their variants, loaders and rounds."""
+"""All suites in one run of about forty minutes: their variants, loaders and rounds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from bench import report
 from bench.loaders import WHERE
 from bench.report import Row
 from bench.suites import SUITES
@@ -32,45 +32,36 @@ _PEERS = (
 )
 _MATRIX = (*_OURS, *_PEERS)
 _ALL_FILES = (*_MATRIX, "torch-v2", "torch-lmdb", "litdata")
-_RAW = (*_MATRIX, "torch-memmap", "torch-array")
-_PACKED = (*_MATRIX, "torch-lmdb", "webdataset", "streaming", "litdata", "torch-memmap")
+_RAW = (*_MATRIX, "torch-array")
+_PACKED = (*_MATRIX, "torch-lmdb", "webdataset", "streaming", "litdata")
 
 # Settings that each loader tries, the most promising first. The gain from more of them is smaller
 # than the difference between rounds.
 _TRIES = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """One variant of one suite, with ``loaders``.
-
-    ``rounds``, ``seconds``: as for ``python -m bench run``. ``tuned_by``: (suite, variant) whose
-    settings are taken over; None: each loader tries its own.
-    """
+class Part(NamedTuple):
+    """One variant of one suite; ``rounds``, ``seconds`` as for ``python -m bench run``."""
 
     suite: str
     variant: str
     rounds: int
-    seconds: float = 1.0
-    tuned_by: tuple[str, str] | None = None
     loaders: tuple[str, ...] = _MATRIX
+    seconds: float = 1.0
 
-
-_TRAIN = ("imagenet-train", "float32")
-_RAW_TRAIN = ("raw-train", "float32")
 
 PLAN = (
-    Part(*_TRAIN, rounds=4, loaders=_ALL_FILES),
-    Part("imagenet-train", "uint8", rounds=3, tuned_by=_TRAIN),
-    Part("imagenet-eval", "float32", rounds=3, tuned_by=_TRAIN),
-    Part("small-images", "jpeg", rounds=5, seconds=0.7),
-    Part("small-images", "raw", rounds=5, seconds=0.7, loaders=_RAW),
-    Part(*_RAW_TRAIN, rounds=3, loaders=_RAW),
-    Part("raw-train", "channels_last", rounds=3, tuned_by=_RAW_TRAIN, loaders=_RAW),
-    Part("pack", "photos", rounds=1, loaders=_PACKED),
-    Part("startup", "float32", rounds=2),
-    Part("memory", "float32", rounds=1, seconds=2.0),
-    Part("cold", "float32", rounds=3, tuned_by=_TRAIN),
+    Part("imagenet-train", "float32", 4, _ALL_FILES),
+    Part("imagenet-train", "uint8", 3),
+    Part("imagenet-eval", "float32", 3),
+    Part("small-images", "jpeg", 5, seconds=0.7),
+    Part("small-images", "raw", 5, _RAW, seconds=0.7),
+    Part("raw-train", "float32", 3, _RAW),
+    Part("raw-train", "channels_last", 3, _RAW),
+    Part("pack", "photos", 1, _PACKED),
+    Part("startup", "float32", 2),
+    Part("memory", "float32", 1, seconds=2.0),
+    Part("cold", "float32", 3),
 )
 
 
@@ -85,7 +76,6 @@ def run(
     """
     out.mkdir(parents=True, exist_ok=True)
     of_suite: dict[str, list[Row]] = {}
-    of_part: dict[tuple[str, str], list[Row]] = {}
     for part in PLAN:
         begin = time.perf_counter()
         here = dataclasses.replace(
@@ -95,10 +85,8 @@ def run(
             rounds=options.rounds if options.toy else part.rounds,
             seconds=options.seconds if options.toy else part.seconds,
             tries=_TRIES,
-            tuned=report.settings(of_part.get(part.tuned_by, []) if part.tuned_by else []),
         )
         rows = SUITES[part.suite].run(part.variant, here)
-        of_part[part.suite, part.variant] = rows
         of_suite.setdefault(part.suite, []).extend(rows)
         path = out / f"{part.suite}.json"
         path.write_text(json.dumps(of_suite[part.suite], indent=1) + "\n")

@@ -435,15 +435,12 @@ def dali_reader() -> None:
         suite="gpu",
         variant="dali",
         images=str(photos()),
-        pixels="jpeg",
         recipe="train",
         size=SIZE,
         resize=256,
         batch=BATCH,
         threads=max(1, CPUS - 2),
-        dtype="float32",
         memory_format="channels_last",
-        stores="",
         device=DEVICE.type,
     )
     reader = Dali("dali")

@@ -28,7 +28,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 _LETTER, _LINE, _EDGE = 7.83, 18, 14  # pixels
 _IMAGES = 800
 
-SCRIPT = """\
+PRELUDE = """\
 import torch
 from torch.utils.data import DataLoader
 from torchvision import transforms as T
@@ -36,6 +36,9 @@ from torchvision.datasets import ImageFolder
 
 train_tf = T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor()])
 model = torch.nn.Conv2d(3, 2, kernel_size=3, stride=4)
+"""
+
+TRAIN = """\
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 for images, labels in DataLoader(ImageFolder("imgs", train_tf), batch_size=32, shuffle=True):
@@ -47,7 +50,6 @@ for images, labels in DataLoader(ImageFolder("imgs", train_tf), batch_size=32, s
 
 WATCHED = """\
 import fastload
-from train import *
 
 loader = fastload.FastLoader("imgs", batch_size=32, shuffle=True, transform=train_tf)
 for images, labels in fastload.watch(loader, every_s=0.05): model(images)
@@ -60,8 +62,8 @@ def make(folder: Path, images: int = _IMAGES, budget_s: float = 60.0) -> list[Pa
     with tempfile.TemporaryDirectory() as made:
         work = Path(made)
         synthetic.make_images(work / "imgs", images, classes=2)
-        (work / "train.py").write_text(SCRIPT)
-        (work / "watched.py").write_text(WATCHED.replace("import *", "import model, train_tf"))
+        (work / "train.py").write_text(PRELUDE + TRAIN)
+        (work / "watched.py").write_text(PRELUDE + WATCHED)
         drawn: dict[str, Callable[[Path], str]] = {
             "doctor": _doctor, "watch": _watch, "notebook": _notebook,
             "heatmap": lambda work: _heatmap(work, budget_s),
@@ -78,9 +80,7 @@ def _doctor(work: Path) -> str:
 
 
 def _watch(work: Path) -> str:
-    (work / "train.py").write_text(SCRIPT.partition("\nfor ")[0])
     shown = _terminal([sys.executable, "watched.py"], work, 76)
-    (work / "train.py").write_text(SCRIPT)
     return _screen("for images, labels in fastload.watch(loader): ...", shown[-1:], 76)
 
 

@@ -6,14 +6,14 @@ stays text. ``picture`` is what a page shows: the one that its reader prefers.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import click
 
 from bench import report
 from bench.report import Row
-from fastload.errors import MissingDependencyError
 
 # Inches: a figure, a bar with its gap, a chart's title and axis.
 _WIDTH, _BAR, _REST = 9.0, 0.26, 0.9
@@ -28,15 +28,9 @@ _OVERVIEW_NAMES = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Theme:
-    """Colours for one kind of page.
-
-    Attributes:
-        suffix: of a file's name.
-        text: of words, axes and the lines of the rounds.
-        ours, best, others: of bars: fastload's, the best peer's, other peers'.
-    """
+class Theme(NamedTuple):
+    """Of one kind of page: a file's suffix, and colours of words and lines, and of bars:
+    fastload's, the best peer's, other peers'."""
 
     suffix: str
     text: str
@@ -61,7 +55,7 @@ def figures(rows: Sequence[Row], folder: Path) -> list[Path]:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependencyError("plots need matplotlib: pip install matplotlib") from error
+        raise click.ClickException("plots need matplotlib: pip install matplotlib") from error
     folder.mkdir(parents=True, exist_ok=True)
     made = []
     for suite in dict.fromkeys(row["suite"] for row in rows):

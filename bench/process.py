@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import select
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any
+
+from bench.workload import Workload
 
 
 class Refused(Exception):
@@ -34,6 +38,7 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.made: dict[str, Any] = {}  # what the worker's ``make`` said
         self._log = tempfile.TemporaryFile("w+")  # closed in stop()
         root = Path(__file__).resolve().parent.parent
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
@@ -100,8 +105,6 @@ class Process:
 
     def stop(self) -> None:
         """End it: close its pipes, then kill it."""
-        if self._log.closed:
-            return
         self.go_on()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
@@ -128,8 +131,13 @@ class Process:
         last = lines[-1] if lines else "no message"
         return Failed(f"its process ended with {code}: {last}", self._said())
 
-    def __enter__(self) -> Process:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+@contextlib.contextmanager
+def loading(name: str, work: Workload) -> Iterator[Process]:
+    """The process of a loader that can do ``work``; it ends with the block."""
+    process = Process(name)
+    try:
+        process.made = process.call("make", work=dataclasses.asdict(work))
+        yield process
+    finally:
+        process.stop()

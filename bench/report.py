@@ -10,8 +10,6 @@ Row = dict[str, Any]
 BASELINE = "torch-pil"
 SEQUENTIAL = "sequential-read"  # the cold suite's plain reader, which decodes nothing
 TIMES = "times DataLoader"  # the metric of suites that compare FastLoader with it alone
-RACES = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
-"""Suites that also measure each loader's first epoch in a process; its later ones have figures."""
 LOWER_IS_BETTER = {
     "s",
     "ms",
@@ -57,15 +55,6 @@ def row(
     }
 
 
-def settings(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """By loader, the setting of its throughput, as the loader itself states it."""
-    return {
-        row["loader"]: {k: v for k, v in row["setting"].items() if k != "memory_format"}
-        for row in rows
-        if row["metric"] == "throughput" and row["median"] is not None
-    }
-
-
 def is_peer(loader: str) -> bool:
     return not loader.startswith("fastload") and loader != SEQUENTIAL
 
@@ -80,15 +69,10 @@ def ratio(row: Row, other: Row | None) -> float | None:
     return 1 / quotient if row["unit"] in LOWER_IS_BETTER else quotient
 
 
-def raced(rows: Iterable[Row]) -> bool:
-    """Whether the table ``rows`` can have a column of first epochs."""
-    return all(row["suite"] in RACES and row["metric"] == "throughput" for row in rows)
-
-
 def first_epoch(row: Row) -> str:
-    """The median of its first epochs; "-" where none was measured."""
+    """The median of its first epochs in new processes; "" where none was measured."""
     rates = row.get("first_epochs")
-    return shown(statistics.median(rates)) if rates else "-"
+    return shown(statistics.median(rates)) if rates else ""
 
 
 def best_peer(rows: Iterable[Row]) -> Row | None:
@@ -132,7 +116,7 @@ def _table(key: tuple[str, str, str, str], group: list[Row]) -> Any:
     table = Table(title=f"{suite}, {variant}: {metric}, {unit}", title_justify="left")
     table.add_column("loader")
     headings = ["median", "min", "max", f"x {BASELINE}", "x best peer"]
-    headings += ["first epoch"] * raced(group)
+    headings += ["first epoch"]
     for heading in headings:
         table.add_column(heading, justify="right")
     table.add_column("setting", overflow="fold")
@@ -140,8 +124,7 @@ def _table(key: tuple[str, str, str, str], group: list[Row]) -> Any:
         name = f"{row['loader']} *" if row is peer else row["loader"]
         figures = [shown(row[field]) for field in ("median", "min", "max")]
         ratios = [_times(ratio(row, other)) for other in (baseline, peer)]
-        first = [first_epoch(row)] * raced(group)
-        table.add_row(name, *figures, *ratios, *first, _setting(row))
+        table.add_row(name, *figures, *ratios, first_epoch(row), _setting(row))
     for row in group:
         if row["median"] is None:
             empty = [""] * (len(headings) - 1)

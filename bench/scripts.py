@@ -31,25 +31,7 @@ from torchvision import transforms as T
 from bench.datasets import Given, recipe
 from bench.workload import MEAN, STD
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where things are: the script's ``checkout``, and photos in ``root`` (``lay_out``)."""
-
-    checkout: Path
-    root: Path
-
-    def at(self, name: str) -> str:
-        """The path of a file or folder in ``root``."""
-        return str(self.root / name)
-
-    @property
-    def train(self) -> str:
-        """A folder with one subfolder per class."""
-        return self.at("train")
-
-
-_Make = Callable[[Place], Given]
+_Make = Callable[[Path, Path], Given]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +42,8 @@ class Script:
         repository: owner and name on GitHub. Its checkout is the folder of that name in REPOS.
         commit: one with which ``make`` works.
         file: the script, in its repository.
-        make: does what the script does before its loop. Its docstring says what the Dataset does,
-            for a table.
+        make: does what the script does before its loop, given its checkout and the folder of photos
+            (``lay_out``). Its docstring says what the Dataset does, for a table.
         batch: samples in a batch. Where a script has more than 64 it is 64, so that an epoch of
             some hundred photos is several batches.
         heavy: it makes many views of each image, or large ones. Half the photos are enough.
@@ -177,9 +159,9 @@ def _numpy_with_float() -> Any:
     heavy=True,
     needs=("pycocotools", "yaml"),
 )
-def maskrcnn(place: Place) -> Given:
+def maskrcnn(checkout: Path, photos: Path) -> Given:
     """detection: COCO, resized up to 800 x 1333, BGR; grouped by shape, padded"""
-    root = place.checkout / "maskrcnn_benchmark"
+    root = checkout / "maskrcnn_benchmark"
     boxes = definitions(root / "structures/bounding_box.py", FLIP_LEFT_RIGHT=0, FLIP_TOP_BOTTOM=1)
     lists = definitions(root / "structures/image_list.py")
     joint = definitions(root / "data/transforms/transforms.py")
@@ -196,7 +178,7 @@ def maskrcnn(place: Place) -> Given:
             joint.Normalize([102.9801, 115.9465, 122.7717], [1.0, 1.0, 1.0], to_bgr255=True),
         ]
     )
-    dataset = module.COCODataset(place.at("coco.json"), place.at("imgs"), True, transform)
+    dataset = module.COCODataset(str(photos / "coco.json"), str(photos / "imgs"), True, transform)
     shapes = [dataset.get_img_info(number) for number in range(len(dataset))]
     upright = [int(shape["height"] >= shape["width"]) for shape in shapes]
     batches = sampler.GroupedBatchSampler(RandomSampler(dataset), upright, 2, drop_uneven=False)
@@ -204,21 +186,21 @@ def maskrcnn(place: Place) -> Given:
 
 
 @script("jfzhang95/pytorch-deeplab-xception", "9135e104a7", "train.py", batch=4, heavy=True)
-def deeplab(place: Place) -> Given:
+def deeplab(checkout: Path, photos: Path) -> Given:
     """segmentation: VOC, scaled by 0.5 to 2, cropped to 513, blurred; arrays of float32"""
-    root = place.checkout / "dataloaders"
+    root = checkout / "dataloaders"
     joint = definitions(root / "custom_transforms.py")
     module = definitions(root / "datasets/pascal.py", tr=joint)
     sizes = types.SimpleNamespace(base_size=513, crop_size=513)
-    dataset = module.VOCSegmentation(sizes, place.at("VOCdevkit/VOC2012"))
+    dataset = module.VOCSegmentation(sizes, str(photos / "VOCdevkit/VOC2012"))
     return Given(dataset, shuffle=True, pin_memory=True)
 
 
 @script("leftthomas/SRGAN", "5e9da9395c", "train.py")
-def srgan(place: Place) -> Given:
+def srgan(checkout: Path, photos: Path) -> Given:
     """super-resolution: PNG, a crop of 88, and that resized to 22 by way of a tensor"""
     module = importlib.import_module("data_utils")
-    folder = place.at("pairs/target")
+    folder = str(photos / "pairs/target")
     dataset = module.TrainDatasetFromFolder(folder, crop_size=88, upscale_factor=4)
     return Given(dataset, shuffle=True)
 
@@ -231,18 +213,18 @@ def srgan(place: Place) -> Given:
     heavy=True,
     imports="Deblurring",
 )
-def mprnet(place: Place) -> Given:
+def mprnet(checkout: Path, photos: Path) -> Given:
     """deblurring: two PNGs, saturation, then crops, flips and turns of tensors"""
     module = importlib.import_module("dataset_RGB")
-    dataset = module.DataLoaderTrain(place.at("pairs"), {"patch_size": 256})
+    dataset = module.DataLoaderTrain(str(photos / "pairs"), {"patch_size": 256})
     return Given(dataset, shuffle=True, drop_last=False, pin_memory=True)
 
 
 @script("Holmeyoung/crnn-pytorch", "dc2f21afc1", "train.py", needs=("lmdb", "six"))
-def crnn(place: Place) -> Given:
+def crnn(checkout: Path, photos: Path) -> Given:
     """OCR: words from LMDB in gray, resized to 100 x 32 in its collate_fn"""
     module = importlib.import_module("dataset")
-    dataset = module.lmdbDataset(root=place.at("words"))
+    dataset = module.lmdbDataset(root=str(photos / "words"))
     collate = module.alignCollate(imgH=32, imgW=100, keep_ratio=False)
     return Given(dataset, shuffle=True, collate_fn=collate)
 
@@ -253,31 +235,31 @@ def crnn(place: Place) -> Given:
     "code/train.py",
     imports="code",
 )
-def proxy_anchor(place: Place) -> Given:
+def proxy_anchor(checkout: Path, photos: Path) -> Given:
     """metric learning: channels exchanged, random crop, flip, arithmetic"""
     module = importlib.import_module("dataset")
-    birds = place.root / "CUB_200_2011"
+    birds = photos / "CUB_200_2011"
     birds.mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError):
-        (birds / "images").symlink_to((place.root / "train").resolve())
+        (birds / "images").symlink_to((photos / "train").resolve())
     transform = module.utils.make_transform(is_train=True, is_inception=True)
-    dataset = module.load(name="cub", root=str(place.root), mode="train", transform=transform)
+    dataset = module.load(name="cub", root=str(photos), mode="train", transform=transform)
     return Given(dataset, shuffle=True, drop_last=True, pin_memory=True)
 
 
 @script("yinboc/few-shot-meta-baseline", "779fae39da", "train_meta.py", batch=80)
-def few_shot(place: Place) -> Given:
+def few_shot(checkout: Path, photos: Path) -> Given:
     """few-shot: episodes of 5 classes and 16 photos, resize, centre crop"""
     module = importlib.import_module("datasets")
     samplers = importlib.import_module("datasets.samplers")
-    dataset = module.make("image-folder", root_path=place.train)
+    dataset = module.make("image-folder", root_path=str(photos / "train"))
     smallest = min(np.bincount(dataset.label))
     batches = samplers.CategoriesSampler(dataset.label, 4, 5, min(16, int(smallest)))
     return Given(dataset, batch_sampler=batches, pin_memory=True)
 
 
 @script("mit-han-lab/temporal-shift-module", "1f6a834b02", "main.py", batch=8)
-def tsm(place: Place) -> Given:
+def tsm(checkout: Path, photos: Path) -> Given:
     """video: clips of 8 frames, one crop and flip, put together as an array"""
     group = importlib.import_module("ops.transforms")
     transform = T.Compose(
@@ -290,15 +272,17 @@ def tsm(place: Place) -> Given:
         ]
     )
     dataset = importlib.import_module("ops.dataset").TSNDataSet(
-        place.at("frames"), place.at("videos.txt"), num_segments=8, transform=transform
+        str(photos / "frames"), str(photos / "videos.txt"), num_segments=8, transform=transform
     )
     return Given(dataset, shuffle=True, pin_memory=True, drop_last=True)
 
 
 @script("LeeJunHyun/Image_Segmentation", "bc69043e28", "main.py", batch=1, heavy=True)
-def image_segmentation(place: Place) -> Given:
+def image_segmentation(checkout: Path, photos: Path) -> Given:
     """medical: photo and mask, resized twice, turned, cropped, jittered; batches of one"""
-    dataset = importlib.import_module("data_loader").ImageFolder(root=place.at("isic/train") + "/")
+    dataset = importlib.import_module("data_loader").ImageFolder(
+        root=str(photos / "isic/train") + "/"
+    )
     return Given(dataset, shuffle=True)
 
 
@@ -309,11 +293,11 @@ def image_segmentation(place: Place) -> Given:
     batch=16,
     needs=("cv2", "albumentations"),
 )
-def nested_unet(place: Place) -> Given:
+def nested_unet(checkout: Path, photos: Path) -> Given:
     """medical: OpenCV and Albumentations, PNGs of 96 x 96 with masks, resized to 256"""
     import albumentations as A
 
-    module = definitions(place.checkout / "dataset.py")
+    module = definitions(checkout / "dataset.py")
     # Flip, RandomBrightness and RandomContrast have other names since Albumentations 2.
     transform = A.Compose(
         [
@@ -332,9 +316,15 @@ def nested_unet(place: Place) -> Given:
         ],
         seed=1,
     )
-    names = sorted(path.stem for path in (place.root / "cells" / "images").iterdir())
+    names = sorted(path.stem for path in (photos / "cells" / "images").iterdir())
     dataset = module.Dataset(
-        names, place.at("cells/images"), place.at("cells/masks"), ".png", ".png", 1, transform
+        names,
+        str(photos / "cells/images"),
+        str(photos / "cells/masks"),
+        ".png",
+        ".png",
+        1,
+        transform,
     )
     return Given(dataset, shuffle=True, drop_last=True)
 
@@ -342,15 +332,15 @@ def nested_unet(place: Place) -> Given:
 @script(
     "filipradenovic/cnnimageretrieval-pytorch", "1e66a417af", "cirtorch/examples/train.py", batch=5
 )
-def retrieval(place: Place) -> Given:
+def retrieval(checkout: Path, photos: Path) -> Given:
     """image retrieval: lists of 7 photos of 1024 pixels, thumbnails of 362"""
     _antialias()
-    root = place.checkout / "cirtorch/datasets"
+    root = checkout / "cirtorch/datasets"
     helpers = definitions(root / "datahelpers.py")
     module = definitions(
         root / "traindataset.py", default_loader=helpers.default_loader, imresize=helpers.imresize
     )
-    images = sorted(map(str, (place.root / "landmarks").iterdir()))
+    images = sorted(map(str, (photos / "landmarks").iterdir()))
     transform = recipe()
     # What __init__ reads from a file, and what create_epoch_tuples searches with the network.
     dataset = module.TuplesDataset.__new__(module.TuplesDataset)
@@ -380,9 +370,9 @@ def retrieval(place: Place) -> Given:
     imports="lib",
     needs=("cv2", "pycocotools"),
 )
-def hrnet(place: Place) -> Given:
+def hrnet(checkout: Path, photos: Path) -> Given:
     """keypoints: OpenCV, one affine warp; heatmaps drawn by NumPy"""
-    root = place.checkout / "lib/dataset"
+    root = checkout / "lib/dataset"
     base = definitions(root / "JointsDataset.py")
     module = definitions(
         root / "coco.py",
@@ -415,14 +405,14 @@ def hrnet(place: Place) -> Given:
             USE_GT_BBOX=True,
         ),
     )
-    dataset = module.COCODataset(config, place.at("people"), "train2017", True, recipe())
+    dataset = module.COCODataset(config, str(photos / "people"), "train2017", True, recipe())
     return Given(dataset, shuffle=True, pin_memory=True)
 
 
 @script("bbrattoli/JigsawPuzzlePytorch", "ec85994b9f", "JigsawTrain.py", heavy=True)
-def jigsaw(place: Place) -> Given:
+def jigsaw(checkout: Path, photos: Path) -> Given:
     """self-supervision: nine tiles, each jittered by NumPy and normalized by itself"""
-    module = definitions(place.checkout / "Dataset/JigsawImageLoader.py")
-    with contextlib.chdir(place.root):
-        dataset = module.DataLoader(place.at("imgs"), "listed.txt", classes=1000)
+    module = definitions(checkout / "Dataset/JigsawImageLoader.py")
+    with contextlib.chdir(photos):
+        dataset = module.DataLoader(str(photos / "imgs"), "listed.txt", classes=1000)
     return Given(dataset, shuffle=True)

@@ -18,6 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
+from bench.process import Refused
+
 
 def main() -> None:
     """Serve commands until stdin ends."""
@@ -35,16 +37,12 @@ def _answer(answers: TextIO, session: _Session, command: dict[str, Any]) -> None
     name = command.pop("do")
     try:
         answer = {"ok": getattr(session, name)(**command)}
-    except _Refused as refusal:
+    except Refused as refusal:
         answer = {"refused": str(refusal)}
     except Exception as error:  # the other loaders still run; the report names this one
         traceback.print_exc()
         answer = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
     answers.write(json.dumps(answer) + "\n")
-
-
-class _Refused(Exception):
-    """This loader is absent or cannot do the workload."""
 
 
 class _Session:
@@ -54,7 +52,6 @@ class _Session:
         self._name = name
         self._loader: Any = None
         self._work: Any = None
-        self._warm = False
 
     def make(self, work: dict[str, Any]) -> dict[str, Any]:
         """Import the loader; say how long that takes beyond torch and the script's own imports."""
@@ -63,22 +60,18 @@ class _Session:
         from bench.loaders import make
         from bench.workload import Workload
 
-        self._work = Workload.from_json(work)
+        self._work = Workload(**work)
         self._loader = make(self._name)
         torch.set_num_threads(self._work.threads)
         reason = self._loader.absent() or self._loader.refusal(self._work)
         if reason:
-            raise _Refused(reason)
+            raise Refused(reason)
         for module in self._loader.user_imports:
             importlib.import_module(module)
         start = time.perf_counter()
         self._loader.load()
         import_s = time.perf_counter() - start
-        return {
-            "import_s": import_s,
-            "versions": _versions(self._loader.needs),
-            "memory_format": self._loader.memory_format(self._work),
-        }
+        return {"import_s": import_s, "versions": _versions(self._loader.needs)}
 
     def train(self) -> None:
         """Make an optimizer, as every training script does: it imports torch._dynamo, 86 MB."""
@@ -87,45 +80,40 @@ class _Session:
         torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
     def prepare(self) -> dict[str, Any]:
-        from bench.loaders.base import NotAvailable
-
+        """Write the packed form; the seconds until that returns, and until it is on the disk."""
         self._loader.load_writer()
         start = time.perf_counter()
-        try:
-            self._loader.prepare(self._work)
-        except NotAvailable as reason:
-            raise _Refused(str(reason)) from reason
+        self._loader.prepare(self._work)
         seconds = time.perf_counter() - start
         if self._loader.store is None:
-            return {"seconds": seconds, "durable_seconds": None, "nbytes": None}
+            return {}
         folder = self._loader.data_folder(self._work)
         _sync(folder)
         durable = time.perf_counter() - start
         return {"seconds": seconds, "durable_seconds": durable, "nbytes": _nbytes(folder)}
 
-    def start(
-        self, seconds: float, tries: int | None, reference: str, tuned: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        """Open with the first settings, or ``tuned``; keep the fastest, and check its output."""
+    def start(self, seconds: float, tries: int | None, reference: str) -> dict[str, Any]:
+        """Open with the fastest of the first settings, after packing, and check its output."""
         from bench.check import check
 
-        settings = self._settings(tuned)[:tries]
-        tried = []
+        self.prepare()
+        settings = self._loader.settings(self._work)[:tries]
         if len(settings) > 1:
+            rates = []
             for setting in settings:
                 self._loader.open(self._work, setting)
                 self._run(0)
-                tried.append(self._run(seconds))
-                self._loader.close()
-                gc.collect()
-            settings = [settings[max(range(len(tried)), key=tried.__getitem__)]]
+                rates.append(self._run(seconds))
+                self._close()
+            settings = [settings[rates.index(max(rates))]]
         self._loader.open(self._work, settings[0])
         facts = check(self._loader, self._work, reference)
         self._run(seconds)
-        return {"setting": settings[0], "tried": [round(rate, 1) for rate in tried], "check": facts}
+        return {"setting": settings[0], "check": facts}
 
-    def open(self, setting: int) -> None:
-        self._loader.open(self._work, self._loader.settings(self._work)[setting])
+    def open(self) -> None:
+        """Open with the most promising setting."""
+        self._loader.open(self._work, self._loader.settings(self._work)[0])
 
     def first_epoch(self, setting: dict[str, Any] | None = None) -> dict[str, float]:
         """The first epoch of this process; None: with the most promising setting.
@@ -136,29 +124,20 @@ class _Session:
         self._loader.open(self._work, setting or self._loader.settings(self._work)[0])
         return self._epoch(begin)
 
-    def cold_epoch(self, tuned: dict[str, Any] | None = None) -> dict[str, Any]:
-        """One epoch with warm code and cold data: all is run once before the data is dropped."""
+    def cold_epoch(self, setting: dict[str, Any]) -> dict[str, Any]:
+        """One epoch of a loader that was started, with warm code and cold data."""
         from bench import coldness
 
-        setting = self._settings(tuned)[0]
-        if not self._warm:
-            self._loader.open(self._work, setting)
-            self._run(0)
-            self._warm = True
-        if self._loader.reopens:
-            self._loader.close()
-            gc.collect()
-            self._loader.open(self._work, setting)
-        folder = self._loader.data_folder(self._work)
-        files = coldness.files(folder)
+        self._close()  # what it has mapped cannot be dropped
+        files = coldness.files(self._loader.data_folder(self._work))
         coldness.drop(files)
-        facts = {"resident": coldness.resident(files), "setting": setting}
+        resident = coldness.resident(files)
         before = coldness.nbytes_read(os.getpgrp())
-        return facts | {
-            **self._epoch(),
-            "nbytes": sum(file.stat().st_size for file in files),
-            "nbytes_read": coldness.nbytes_read(os.getpgrp()) - before,
-        }
+        self._loader.open(self._work, setting)
+        epoch = self._epoch(time.perf_counter())
+        nbytes = sum(file.stat().st_size for file in files)
+        read = (coldness.nbytes_read(os.getpgrp()) - before) / nbytes
+        return {**epoch, "resident": resident, "read": read}
 
     def run(self, seconds: float) -> dict[str, float]:
         return {"images_per_s": self._run(seconds)}
@@ -170,16 +149,15 @@ class _Session:
             except AttributeError:  # never opened
                 return
 
-    def _settings(self, tuned: dict[str, Any] | None) -> list[dict[str, Any]]:
-        """Settings to try: the one found earlier, if it is still among them."""
-        settings: list[dict[str, Any]] = self._loader.settings(self._work)
-        return [tuned] if tuned in settings else settings
+    def _close(self) -> None:
+        self._loader.close()
+        gc.collect()
 
-    def _epoch(self, opened: float | None = None) -> dict[str, float]:
-        """An epoch; ``opened``: when the time to its first batch began, if it was before it."""
+    def _epoch(self, opened: float) -> dict[str, float]:
+        """An epoch; ``opened``: when the time to its first batch began."""
         images, first, begin = 0, 0.0, time.perf_counter()
         for batch, _ in self._loader.epoch():
-            first = first or time.perf_counter() - (opened or begin)
+            first = first or time.perf_counter() - opened
             images += len(batch)
         return {"images_per_s": images / (time.perf_counter() - begin), "first_batch_s": first}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -40,28 +39,21 @@ class Workload:
     suite: str
     variant: str
     images: str
-    pixels: str
     recipe: str
     size: int
     resize: int
     batch: int
     threads: int
-    dtype: str
-    memory_format: str
-    stores: str
+    pixels: str = "jpeg"
+    dtype: str = "float32"
+    memory_format: str = "contiguous"
+    stores: str = ""
     device: str = "cpu"
     masks: str = ""
 
     @property
     def shuffled(self) -> bool:
         return self.recipe != "eval"
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Workload:
-        return cls(**values)
 
     def mask_of(self, path: str) -> str:
         return str((Path(self.masks) / Path(path).relative_to(self.images)).with_suffix(".png"))

@@ -14,7 +14,6 @@ WHERE = {
     "torch-pil": "torch_dataloader:TorchPil",
     "torch-v2": "torch_dataloader:TorchV2",
     "torch-lmdb": "torch_dataloader:TorchLmdb",
-    "torch-memmap": "torch_dataloader:TorchMemmap",
     "torch-array": "torch_array:TorchArray",
     "threads-simplejpeg": "threads_simplejpeg:ThreadsSimplejpeg",
     "ffcv": "ffcv:Ffcv",

@@ -19,16 +19,13 @@ import torch
 
 from bench.workload import MEAN, STD, Workload
 
+cv2.setNumThreads(0)  # the loaders bring their own
+
 _SCALE = [1 / (255 * std) for std in STD]
 _SHIFT = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
 _TABLE = np.stack(
     [np.arange(256) * scale + shift for scale, shift in zip(_SCALE, _SHIFT, strict=True)], axis=-1
 ).astype(np.float32)[None]
-
-
-def setup() -> None:
-    """Once per process: the loaders bring their own threads."""
-    cv2.setNumThreads(0)
 
 
 def read(path: str) -> np.ndarray:
@@ -80,11 +77,10 @@ def write(image: np.ndarray, out: np.ndarray) -> None:
         )
 
 
-def sample(data: bytes | np.ndarray, work: Workload) -> torch.Tensor:
-    """One finished sample (3, size, size) out of a file's bytes or of pixels."""
-    image = data if isinstance(data, np.ndarray) else decode(data)
-    out = np.empty((3, work.size, work.size), numpy_dtype(work))
-    write(augment(image, work), out)
+def sample(data: bytes, work: Workload) -> torch.Tensor:
+    """One finished sample (3, size, size) out of a file's bytes."""
+    out = np.empty((3, work.size, work.size), work.dtype)
+    write(augment(decode(data), work), out)
     return torch.from_numpy(out)
 
 
@@ -98,7 +94,6 @@ class Finish:
         self._work, self._image, self._label = work, image, label
 
     def __call__(self, from_peer: Any) -> tuple[torch.Tensor, int]:
-        setup()
         return sample(from_peer[self._image], self._work), int(from_peer[self._label])
 
 
@@ -107,13 +102,9 @@ def empty(work: Workload, count: int) -> torch.Tensor:
     channels_last = work.memory_format == "channels_last"
     return torch.empty(
         (count, 3, work.size, work.size),
-        dtype=torch.uint8 if work.dtype == "uint8" else torch.float32,
+        dtype=getattr(torch, work.dtype),
         memory_format=torch.channels_last if channels_last else torch.contiguous_format,
     )
-
-
-def numpy_dtype(work: Workload) -> Any:
-    return np.uint8 if work.dtype == "uint8" else np.float32
 
 
 def random_resized_crop(width: int, height: int) -> tuple[int, int, int, int]:

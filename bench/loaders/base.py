@@ -9,9 +9,6 @@ from __future__ import annotations
 import abc
 import importlib
 import importlib.util
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,8 +32,10 @@ Setting = dict[str, Any]
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-class NotAvailable(Exception):
-    """Raised by ``pack`` where the installed version cannot do it; the message says what."""
+def record(sample: tuple[str, int]) -> dict[str, Any]:
+    """A file's bytes and its label, as packed forms hold them."""
+    path, label = sample
+    return {"image": Path(path).read_bytes(), "label": label}
 
 
 class Loader(abc.ABC):
@@ -50,8 +49,6 @@ class Loader(abc.ABC):
             counted as the loader's import time.
         store: name of its packed form, shared by loaders that read the same one; None if it reads
             the loose files.
-        reopens: whether it can be closed and opened again as fast as an index is read. If not
-            (code is compiled again), the cold suite drops the data while the loader stays open.
         ordered: whether an unshuffled epoch comes in the order of the files.
     """
 
@@ -59,7 +56,6 @@ class Loader(abc.ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     user_imports: ClassVar[tuple[str, ...]] = ()
     store: str | None = None
-    reopens: ClassVar[bool] = True
     ordered: ClassVar[bool] = True
     _loader: Any = None
 
@@ -88,7 +84,10 @@ class Loader(abc.ABC):
         return work.memory_format
 
     def pack(self, work: Workload, folder: Path) -> None:
-        """Write its packed form of ``work.images`` into the empty ``folder``."""
+        """Write its packed form of ``work.images`` into the empty ``folder``.
+
+        Raises Refused where the installed version cannot do it.
+        """
         raise NotImplementedError(f"{self.name} reads the loose files")
 
     def store_folder(self, work: Workload) -> Path:
@@ -100,18 +99,10 @@ class Loader(abc.ABC):
 
     def prepare(self, work: Workload) -> None:
         """Pack, unless it is there already."""
-        if self.store is None:
-            return
-        folder = self.store_folder(work)
-        if folder.exists():
-            return
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
-        try:
-            self.pack(work, partial)
-            os.rename(partial, folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        if self.store is not None:
+            from bench.data import filled
+
+            filled(self.store_folder(work), lambda folder: self.pack(work, folder))
 
     def settings(self, work: Workload) -> list[Setting]:
         """Settings to try, the most promising first; the fastest in the warm-up is used."""

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from bench.loaders._torchvision import mixed, transforms_joint, transforms_v1
-from bench.loaders.base import Batch, Loader, NotAvailable, Setting
+from bench.loaders.base import Batch, Loader, Setting
+from bench.process import Refused
 from bench.workload import Workload
 
 _RECORDS = {"keep": "unchanged image files", "dct": "DCT coefficients", "raw": "raw pixels"}
@@ -108,7 +109,7 @@ class Store(_Fastload):
         try:
             pack(source, folder / "images.lmdb", encode=self.encode)
         except UsageError as error:
-            raise NotAvailable(f"not available: {error}") from error
+            raise Refused(f"not available: {error}") from error
 
     def source(self, work: Workload) -> dict[str, Any]:
         path = str(self.store_folder(work) / "images.lmdb")

@@ -22,7 +22,6 @@ class Ffcv(Loader):
     summary = "FFCV, NCHW output"
     needs = ("ffcv",)
     store = "ffcv"
-    reopens = False  # seconds of compiling
 
     def pack(self, work: Workload, folder: Path) -> None:
         _write(work, folder / "images.beton")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from bench.loaders.base import Batch, Loader, Setting
+from bench.loaders.base import Batch, Loader, Setting, record
 from bench.workload import Workload
 
 
@@ -54,8 +53,7 @@ class Grain(Loader):
 
 
 def _read(finish: Any, sample: tuple[str, int]) -> tuple[np.ndarray, int]:
-    path, label = sample
-    image, _ = finish({"image": Path(path).read_bytes(), "label": label})
+    image, label = finish(record(sample))
     return image.numpy(), label
 
 

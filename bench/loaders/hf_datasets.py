@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
+from bench.loaders.base import record
 from bench.loaders.torch_dataloader import DataLoaderBase
 from bench.workload import Workload
 
@@ -27,8 +28,7 @@ class HfDatasets(DataLoaderBase):
         )
 
         def rows() -> Iterator[dict[str, Any]]:
-            for path, label in work.samples()[0]:
-                yield {"image": Path(path).read_bytes(), "label": label}
+            yield from map(record, work.samples()[0])
 
         cache = folder / "cache"
         table = datasets.Dataset.from_generator(rows, features=features, cache_dir=str(cache))

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bench.loaders.base import Setting
+from bench.loaders.base import Setting, record
 from bench.loaders.torch_dataloader import DataLoaderBase
 from bench.workload import Workload
 
@@ -25,7 +25,7 @@ class Litdata(DataLoaderBase):
 
         samples, _ = work.samples()
         litdata.optimize(
-            fn=_read,
+            fn=record,
             inputs=samples,
             output_dir=str(folder),
             chunk_bytes="16MB",
@@ -50,8 +50,3 @@ class Litdata(DataLoaderBase):
     def place(self, work: Workload) -> dict[str, Any]:
         """Where the chunks are, as arguments of the dataset."""
         return {"input_dir": str(self.store_folder(work))}
-
-
-def _read(sample: tuple[str, int]) -> dict[str, Any]:
-    path, label = sample
-    return {"image": Path(path).read_bytes(), "label": label}

@@ -36,10 +36,6 @@ class Remote(Loader):
         self._place = setting
         super().open(work, self.settings(work)[0])  # type: ignore[safe-super]
 
-    def stated(self, work: Workload) -> Setting:
-        """How it reads, for the report."""
-        return {"num_workers": work.threads}
-
 
 class FastloadRemote(Remote, Store):
     needs = (*Store.needs, "obstore")
@@ -49,10 +45,6 @@ class FastloadRemote(Remote, Store):
     def __init__(self, name: str) -> None:
         super().__init__(name.replace("remote", "lmdb"))
         self.name, self.summary = name, self.about
-
-    def stated(self, work: Workload) -> Setting:
-        window = {} if self.window is None else {"shuffle_window": self.window}
-        return {**super().stated(work), **window}
 
     def source(self, work: Workload) -> dict[str, Any]:
         from fastload import PackedDataset
@@ -89,9 +81,6 @@ class WebdatasetRemote(Remote, Webdataset):
         self.shards = max(work.threads, -(-nbytes // _SHARD_NBYTES))
         super().pack(work, folder)
 
-    def stated(self, work: Workload) -> Setting:
-        return {**super().stated(work), "shuffle": SHUFFLED}
-
     def open(self, work: Workload, setting: Setting) -> None:
         from webdataset.cache import FileCache
 
@@ -114,40 +103,31 @@ class StreamingRemote(Remote, Streaming):
     store = "mds-16mb"
     shard_nbytes = _SHARD_NBYTES
 
-    def stated(self, work: Workload) -> Setting:
-        return {**super().stated(work), **self._shuffled(work)}
-
-    def _shuffled(self, work: Workload) -> dict[str, Any]:
-        """Samples that each worker asks for ahead, and among which it shuffles."""
-        if work.variant == "half":
-            # All shards that the workers shuffle among must fit into ``cache_limit``: it evicts
-            # those that are about to be read otherwise, and a thread waits for ever for one that
-            # was evicted between being asked for and being there.
-            return {"predownload": 2 * work.batch, "shuffle_block_size": SHUFFLED // 4}
-        # ``predownload`` is its default. That of ``shuffle_block_size``, 262,144 samples, needs all
-        # shards at once here.
-        return {"predownload": 8 * work.batch, "shuffle_block_size": SHUFFLED}
-
     def open(self, work: Workload, setting: Setting) -> None:
         os.environ["S3_ENDPOINT_URL"] = setting["server"]
         os.environ.update({name.upper(): value for name, value in _KEY.items()})
         super().open(work, setting)
 
     def place(self, work: Workload) -> dict[str, Any]:
+        # The default of ``shuffle_block_size``, 262,144 samples, needs all shards at once here.
+        ahead, block = 8 * work.batch, SHUFFLED
+        if work.variant == "half":
+            # All shards that the workers shuffle among must fit into ``cache_limit``: it evicts
+            # those that are about to be read otherwise, and a thread waits for ever for one that
+            # was evicted between being asked for and being there.
+            ahead, block = 2 * work.batch, SHUFFLED // 4
         return {
             "remote": f"s3://{self._place['bucket']}",
             "local": self._place["cache"],
             "cache_limit": self._place["limit"] or None,
-            **self._shuffled(work),
+            "predownload": ahead,
+            "shuffle_block_size": block,
         }
 
 
 class LitdataRemote(Remote, Litdata):
     summary = "LitData, chunks of 16 MB from S3"
     needs = (*Litdata.needs, "boto3", "obstore")
-
-    def stated(self, work: Workload) -> Setting:
-        return {**super().stated(work), **_LITDATA}
 
     def open(self, work: Workload, setting: Setting) -> None:
         from litdata.streaming import downloader

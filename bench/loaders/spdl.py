@@ -28,7 +28,6 @@ class Spdl(Loader):
     def open(self, work: Workload, setting: Setting) -> None:
         from bench.loaders import _opencv
 
-        _opencv.setup()
         self._opencv = _opencv
         self._work, self._setting = work, setting
         self._samples, _ = work.samples()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+from bench.loaders.base import record
 from bench.loaders.torch_dataloader import DataLoaderBase
 from bench.workload import Workload
 
@@ -21,8 +22,8 @@ class Streaming(DataLoaderBase):
 
         columns = {"image": "bytes", "label": "int"}
         with MDSWriter(out=str(folder), columns=columns, size_limit=self.shard_nbytes) as writer:
-            for path, label in work.samples()[0]:
-                writer.write({"image": Path(path).read_bytes(), "label": label})
+            for sample in work.samples()[0]:
+                writer.write(record(sample))
 
     def dataset(self, work: Workload) -> Any:
         import streaming

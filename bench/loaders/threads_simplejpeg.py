@@ -33,7 +33,6 @@ class ThreadsSimplejpeg(Loader):
     def open(self, work: Workload, setting: Setting) -> None:
         from bench.loaders import _opencv
 
-        _opencv.setup()
         self._opencv = _opencv
         self._work = work
         self._samples, _ = work.samples()

@@ -30,9 +30,7 @@ class TorchArray(Loader):
 
         samples, _ = work.samples()
         pixels = np.stack([np.asarray(Image.open(path).convert("RGB")) for path, _ in samples])
-        np.savez(
-            folder / "all.npz", pixels=np.stack(pixels), labels=[label for _, label in samples]
-        )
+        np.savez(folder / "all.npz", pixels=pixels, labels=[label for _, label in samples])
 
     def settings(self, work: Workload) -> list[Setting]:
         return [{"threads": work.threads, "normalise": "once"}]

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from bench import data
 from bench.loaders import WHERE
-from bench.process import Failed, Process, Refused
+from bench.process import Failed, Refused, loading
 from bench.report import Row, row
 from bench.workload import Workload
+
+T = TypeVar("T")
+
+Metrics = tuple[tuple[str, str, str], ...]
+"""Figures of a measurement: metric, unit, and the key of its values."""
+
+RATE: Metrics = (("throughput", "images/s", "images_per_s"),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +29,7 @@ class Options:
 
     Attributes:
         data: folder of images; None lets the suite make its own.
-        loaders: names, in the order of the first round.
+        loaders: names, in the order of the rows.
         threads: threads or worker processes of each loader.
         rounds: how often each loader is measured.
         seconds: shortest time of one measurement; whole epochs are run.
@@ -31,7 +38,6 @@ class Options:
         say: prints a line for the user.
         machine: added to each row.
         tries: how many of its settings each loader tries; None: all.
-        tuned: by loader, the setting that an earlier run found to be its best; others are tried.
         repos: folder with checkouts of public scripts; only the suite scripts needs one.
     """
 
@@ -45,29 +51,20 @@ class Options:
     rounds: int = 5
     seconds: float = 2.0
     tries: int | None = None
-    tuned: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     repos: Path | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Variant:
-    """One column of a suite.
+class Suite(abc.ABC):
+    """A workload, and the measurements on it.
 
     Attributes:
-        pixels, dtype, memory_format: as in ``Workload``.
+        name, summary: for the command line.
+        variants: by name, what of its ``Workload`` is not the default.
     """
-
-    pixels: str = "jpeg"
-    dtype: str = "float32"
-    memory_format: str = "contiguous"
-
-
-class Suite(abc.ABC):
-    """A workload, and the measurements on it."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    variants: ClassVar[dict[str, Variant]]
+    variants: ClassVar[dict[str, dict[str, str]]]
 
     @abc.abstractmethod
     def run(self, variant: str, options: Options) -> list[Row]:
@@ -87,35 +84,33 @@ class Suite(abc.ABC):
         ``images``: "photos", "large" (of 12 megapixels, always made here), or "small" (32 x 32),
         which have a ``recipe`` of their own. ``count``: of images; None: what the kind has.
         """
-        spec, kind, toy = self.variants[variant], _IMAGES[images], options.toy
+        many, size, batch = (_TOYS if options.toy else _IMAGES)[images]
+        pixels = self.variants[variant].get("pixels", "jpeg")
         if images == "large":
-            folder = data.large(options.cache, toy=toy, say=options.say)
+            folder = data.large(options.cache, toy=options.toy, say=options.say)
         else:
             folder = data.jpegs(
                 options.cache,
                 data=options.data,
-                count=kind.toy_count if toy else count or kind.count,
+                count=many if options.toy or count is None else count,
                 small=images == "small",
                 say=options.say,
             )
-        if spec.pixels == "raw":  # photos are resized to the side from which crops are cut
-            shorter = kind.resize if images == "photos" else None
-            folder = data.raw(options.cache, folder, shorter=shorter, say=options.say)
-        elif spec.pixels != "jpeg":
-            folder = data.converted(options.cache, folder, suffix=spec.pixels, say=options.say)
+        if pixels != "jpeg":
+            # Raw photos are resized to the side from which crops are cut.
+            shorter = _RESIZE[size] if (pixels, images) == ("raw", "photos") else None
+            folder = data.converted(options.cache, folder, pixels, shorter=shorter, say=options.say)
         return Workload(
             suite=self.name,
             variant=variant,
             images=str(folder),
-            pixels=spec.pixels,
             recipe="small" if images == "small" else recipe,
-            size=kind.size,
-            resize=kind.resize,
-            batch=kind.toy_batch if toy else kind.batch,
+            size=size,
+            resize=_RESIZE[size],
+            batch=batch,
             threads=options.threads,
-            dtype=spec.dtype,
-            memory_format=spec.memory_format,
             stores=str(options.cache / "stores"),
+            **self.variants[variant],
         )
 
     def known(self) -> tuple[str, ...]:
@@ -123,41 +118,23 @@ class Suite(abc.ABC):
         return tuple(WHERE)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Images:
-    """A kind of images: how many, what is made of them, and the same numbers of a toy run."""
-
-    count: int
-    size: int
-    resize: int
-    batch: int
-    toy_count: int
-    toy_batch: int
-
-
-_IMAGES = {
-    "photos": _Images(count=1200, size=224, resize=256, batch=64, toy_count=48, toy_batch=8),
-    "large": _Images(count=64, size=224, resize=256, batch=16, toy_count=16, toy_batch=4),
-    "small": _Images(count=10_000, size=32, resize=32, batch=256, toy_count=200, toy_batch=32),
-}
+# By kind: how many images, the side of the output, images in a batch; the same of a toy run.
+_IMAGES = {"photos": (1200, 224, 64), "large": (64, 224, 16), "small": (10_000, 32, 256)}
+_TOYS = {"photos": (48, 224, 8), "large": (16, 224, 4), "small": (200, 32, 32)}
+_RESIZE = {224: 256, 32: 32}
+"""The shorter side before crops are cut, of ``imagenet-eval`` and of raw photos."""
 
 
 class Figures:
     """The rows of one variant: figures in the order in which they come, then who has none.
 
-    ``facts``: further fields of every row.
+    ``metrics``: what each measurement has. ``facts``: further fields of every row.
     """
 
-    def __init__(self, work: Workload, options: Options, **facts: Any) -> None:
+    def __init__(self, options: Options, metrics: Metrics = RATE, **facts: Any) -> None:
         self._options = options
+        self._metrics = metrics
         self._facts = {
-            "suite": work.suite,
-            "variant": work.variant,
-            "threads": work.threads,
-            "batch": work.batch,
-            "dtype": work.dtype,
-            "images": len(work.samples()[0]),
-            "data": "given" if options.data else "made",
             "warmup_s": options.seconds,
             "round_s": options.seconds,
             **options.machine,
@@ -166,69 +143,87 @@ class Figures:
         self._measured: list[Row] = []
         self._absent: list[Row] = []
 
+    @classmethod
+    def of(cls, work: Workload, options: Options, metrics: Metrics = RATE, **facts: Any) -> Figures:
+        """The rows of ``work``."""
+        of_work = {
+            "suite": work.suite,
+            "variant": work.variant,
+            "threads": work.threads,
+            "batch": work.batch,
+            "dtype": work.dtype,
+            "images": len(work.samples()[0]),
+            "data": "given" if options.data else "made",
+        }
+        return cls(options, metrics, **{**of_work, **facts})
+
     @property
     def rows(self) -> list[Row]:
         return [*self._measured, *self._absent]
 
+    def in_turn(
+        self, names: Iterable[str], measure: Callable[[str], T], rounds: int | None = None
+    ) -> dict[str, list[T]]:
+        """What ``measure`` gives for each name, by round; each round has an order of its own.
+
+        A machine that gets slower or faster treats all alike; ratios are of neighbours in time. A
+        loader that refuses or fails drops out. ``rounds`` None: those of the command line.
+        """
+        found: dict[str, list[T]] = {name: [] for name in names}
+        order = list(found)
+        for _ in range(self._options.rounds if rounds is None else rounds):
+            for name in order:
+                try:
+                    found[name].append(measure(name))
+                except (Refused, Failed) as error:
+                    del found[name]
+                    self._failed(name, error)
+            order = random.sample(list(found), len(found))
+        return found
+
+    def prepared(self, work: Workload, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """What the worker's ``prepare`` says of each loader that can do ``work``."""
+
+        def prepare(name: str) -> dict[str, Any]:
+            with loading(name, work) as process:
+                done: dict[str, Any] = process.call("prepare")
+                return done
+
+        return {name: done for name, (done,) in self.in_turn(names, prepare, 1).items()}
+
+    def add_all(
+        self,
+        found: Mapping[str, Sequence[Mapping[str, Any]]],
+        setting: dict[str, Any] | None = None,
+    ) -> None:
+        """Add the metrics of what was found by loader and round."""
+        for metric, unit, key in self._metrics:
+            for name, rounds in found.items():
+                self.add(name, [each[key] for each in rounds], metric, unit, setting=setting)
+
     def add(
         self,
         loader: str,
-        metric: str,
-        unit: str,
         values: Sequence[float],
-        setting: dict[str, Any] | None = None,
+        metric: str = "throughput",
+        unit: str = "images/s",
         **facts: Any,
     ) -> None:
         """Add a figure, of one value for each round."""
         what = {"metric": metric, "unit": unit, **self._facts, **facts}
-        self._measured.append(row(loader=loader, values=values, setting=setting, **what))
+        self._measured.append(row(loader=loader, values=values, **what))
 
-    def in_turn(
-        self,
-        names: Sequence[str],
-        metrics: Sequence[tuple[str, str, str]],
-        measure: Callable[[Process, int], Mapping[str, float]],
-        first: int = 0,
-    ) -> None:
-        """Add figures (metric, unit, key) of what ``measure`` gives, by key, in each round.
+    def none(self, loader: str, reason: str) -> None:
+        """Say why a loader has no figure."""
+        metric, unit, _ = self._metrics[0]
+        what = {"metric": metric, "unit": unit, "reason": reason, **self._facts}
+        self._absent.append(row(loader=loader, **what))
 
-        Each time it is given a new process and the number of the round. Loaders take turns; one
-        that refuses or fails drops out. Round 0, if it is the ``first``, counts for nothing.
-        """
-        found: dict[str, list[Mapping[str, float]]] = {name: [] for name in names}
-        for number in range(first, self._options.rounds + 1):
-            for name in list(found):
-                rounds = found.pop(name)
-                with self.process(name, *metrics[0][:2]) as process:
-                    took = measure(process, number)
-                    found[name] = [*rounds, *[took] * (number > 0)]
-            self._options.say(f"round {number} of {self._options.rounds} done")
-        for metric, unit, key in metrics:
-            for name, rounds in found.items():
-                self.add(name, metric, unit, [each[key] for each in rounds])
-
-    @contextlib.contextmanager
-    def process(
-        self, name: str, metric: str = "throughput", unit: str = "images/s"
-    ) -> Iterator[Process]:
-        """The process of a loader, which ends with the block.
-
-        If it refuses or fails, the block ends there, and its row says why.
-        """
-        with Process(name) as process:
-            try:
-                yield process
-            except (Refused, Failed) as error:
-                self.none(name, error, metric, unit)
-
-    def none(
-        self, name: str, error: Refused | Failed, metric: str = "throughput", unit: str = "images/s"
-    ) -> None:
-        """Say why a loader has no figure, and show what its process said when it failed."""
-        reason = str(error)
+    def _failed(self, name: str, error: Refused | Failed) -> None:
+        """Note it, and show what its process said when it failed."""
         if isinstance(error, Failed):
-            reason = f"failed: {reason}"
             tail = "\n".join(error.log.splitlines()[-12:])
             self._options.say(f"{name} failed: {error}\n{tail}")
-        what = {"metric": metric, "unit": unit, "reason": reason, **self._facts}
-        self._absent.append(row(loader=name, **what))
+            self.none(name, f"failed: {error}")
+        else:
+            self.none(name, str(error))

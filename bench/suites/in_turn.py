@@ -8,7 +8,6 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -17,14 +16,14 @@ from torch.utils.data import DataLoader
 
 from bench.loaders._torchvision import transforms_v1
 from bench.report import Row
-from bench.suites.base import Figures, Options, Suite, Variant
-from bench.suites.pairs import in_turn, quotients, rate_of
+from bench.suites.base import Figures, Options, Suite
+from bench.suites.pairs import quotients, rate_of
 from bench.workload import Workload
 from fastload import Buckets, FastLoader, _native
 from fastload._engine import native
 from fastload.storage.base import Store
 
-_CACHES = (None, "ram", "shm", "dct", "decoded")
+_CACHES = ("ram", "shm", "dct", "decoded")
 _WITH, _WITHOUT = "with", "without"
 _BUCKETS = Buckets.around(256 * 256, step=32)
 
@@ -34,7 +33,7 @@ class Cache(Suite):
 
     name = "cache"
     summary = "FastLoader(cache=...) on loose files: the first epoch, later ones, bytes an image"
-    variants = {"train": Variant(), "eval": Variant(), "small": Variant()}
+    variants = {"train": {}, "eval": {}, "small": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         images = "small" if variant == "small" else "photos"
@@ -43,27 +42,25 @@ class Cache(Suite):
         # Sizes are read, files are in the page cache.
         warmup_s = len(dataset) / rate_of(_loader(dataset, work))
 
-        def measured(kind: str | None) -> tuple[float, float, int]:
+        def measured(kind: str) -> tuple[float, float, int]:
             """Rates of the first and of a later epoch, and bytes an image."""
-            loader = _loader(dataset, work, cache=kind)
+            loader = _loader(dataset, work, cache=kind if kind in _CACHES else None)
             rates = rate_of(loader), rate_of(loader)
             return *rates, loader.stats()["cache_nbytes"] // len(dataset)
 
-        plain, *cached = in_turn(
-            [partial(measured, kind) for kind in _CACHES], options.rounds, options.say
-        )
-        figures = Figures(work, options, warmup_s=warmup_s, round_s=0)  # one epoch, however long
+        figures = Figures.of(work, options, warmup_s=warmup_s, round_s=0)  # one epoch, however long
+        found = figures.in_turn(("none", *_CACHES), measured)
         for at, epoch in enumerate(("first", "later")):
-            for kind, rounds in zip(_CACHES[1:], cached, strict=True):
-                rates = [each[at] for each in rounds]
+            for kind in _CACHES:
+                rates, plain = ([each[at] for each in found[name]] for name in (kind, "none"))
                 setting = {
                     "cache": kind,
                     "images_per_s": [round(rate) for rate in rates],
-                    "bytes_an_image": rounds[-1][2],
+                    "bytes_an_image": found[kind][-1][2],
                 }
-                ratios = quotients(rates, [each[at] for each in plain])
                 metric = f"{epoch} epoch, cache={kind}"
-                figures.add("fastload-folder", metric, "of no cache", ratios, setting)
+                ratios = quotients(rates, plain)
+                figures.add("fastload-folder", ratios, metric, "of no cache", setting=setting)
         return figures.rows
 
 
@@ -72,13 +69,7 @@ class EntryPoints(Suite):
 
     name = "entry-points"
     summary = "CPU time of later epochs with entry points of JPEGs and without, in turn, one thread"
-    variants = {
-        "train": Variant(),
-        "eval": Variant(),
-        "large": Variant(),
-        "large-scaled": Variant(),
-        "small": Variant(),
-    }
+    variants = {name: {} for name in ("train", "eval", "large", "large-scaled", "small")}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         images, _, scaled = variant.partition("-")
@@ -102,20 +93,22 @@ class EntryPoints(Suite):
             """Of a first and of a later epoch."""
             return _cpu_us(loader(), 0, name), _cpu_us(later[name], next(epochs[name]), name)
 
-        both = in_turn([partial(measured, name) for name in later], options.rounds, options.say)
-        first, spent = ([[each[at] for each in rounds] for rounds in both] for at in (0, 1))
         count = len(work.samples()[0])
+        warmup_s = warmup_us * count / 1e6
+        figures = Figures.of(work, options, threads=1, warmup_s=warmup_s, round_s=0)  # one epoch
+        found = figures.in_turn(later, measured)
+        first, spent = (
+            {name: [each[at] for each in found[name]] for name in later} for at in (0, 1)
+        )
         setting = {
-            "first_epoch": round(statistics.median(quotients(*first)), 3),
+            "first_epoch": round(statistics.median(quotients(first[_WITH], first[_WITHOUT])), 3),
             "bytes_an_image": later[_WITH].stats()["entry_points_nbytes"] // count,
         }
-        warmup_s = warmup_us * count / 1e6
-        figures = Figures(work, options, threads=1, warmup_s=warmup_s, round_s=0)  # one epoch
-        for name, values in zip(later, spent, strict=True):
+        for name, values in spent.items():
             metric = f"CPU time, {name} entry points"
-            figures.add("fastload-folder", metric, "us an image", values, setting)
-        gain = quotients(*reversed(spent))
-        figures.add("fastload-folder", "gain of entry points", "x", gain, setting)
+            figures.add("fastload-folder", values, metric, "us an image", setting=setting)
+        gain = quotients(spent[_WITHOUT], spent[_WITH])
+        figures.add("fastload-folder", gain, "gain of entry points", "x", setting=setting)
         return figures.rows
 
 
@@ -129,7 +122,7 @@ class BucketsSuite(Suite):
 
     name = "buckets"
     summary = "photos of many aspect ratios: batches of one ratio, and mixed ones with padding"
-    variants = {"photos": Variant()}
+    variants = {"photos": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         from torchvision import transforms as T
@@ -150,13 +143,12 @@ class BucketsSuite(Suite):
             "torch-padded": DataLoader(dataset, **padded),
         }
         shares = {name: _share(loader) for name, loader in loaders.items()}  # and the warm-up
-        measures = [partial(rate_of, loader, options.seconds) for loader in loaders.values()]
-        rates = in_turn(measures, options.rounds, options.say)
         setting = {"buckets": len(_BUCKETS.sizes), "num_workers": work.threads}
-        figures = Figures(work, options)
-        for name, values in zip(loaders, rates, strict=True):
-            figures.add(name, "throughput", "images/s", values, setting)
-            figures.add(name, "padding", "% of pixels", [100 * shares[name]], setting)
+        figures = Figures.of(work, options)
+        rates = figures.in_turn(loaders, lambda name: rate_of(loaders[name], options.seconds))
+        for name, values in rates.items():
+            figures.add(name, values, setting=setting)
+            figures.add(name, [100 * shares[name]], "padding", "% of pixels", setting=setting)
         return figures.rows
 
 

@@ -12,22 +12,19 @@ import resource
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from bench.datasets import Given
-from bench.report import TIMES, Row, row
-from bench.suites.base import Options
+from bench.report import TIMES, Row
+from bench.suites.base import Figures, Options
 from fastload import FastLoader
-
-T = TypeVar("T")
 
 # Pairs of measurements, and Student's t for the 95 % interval of so many.
 _PAIRS, _T = 12, 2.2
@@ -41,6 +38,7 @@ def compare(
     given: Given,
     options: Options,
     *,
+    loader: str,
     batch: int,
     workers: int,
     persistent: bool = True,
@@ -49,7 +47,7 @@ def compare(
     """The row of how many times DataLoader's speed FastLoader has; batches are compared before.
 
     ``persistent``: worker processes outlive an epoch, which is not to be one of starting them.
-    ``facts``: further fields of the row.
+    ``loader``: its name in the row. ``facts``: further fields of that.
     """
     if options.toy:
         batch, workers = min(batch, 8), min(workers, 2)
@@ -60,81 +58,54 @@ def compare(
     }
     if "batch_sampler" not in arguments:
         arguments["batch_size"] = batch
+    seconds = options.seconds / 4
+    facts |= {"threads": max(1, workers), "batch": batch}
+    figures = Figures(options, warmup_s=seconds, round_s=seconds, **facts)
     with warnings.catch_warnings():
         # More workers than CPUs are part of what is measured, and so are arguments for a GPU.
         warnings.filterwarnings("ignore", "This DataLoader will create")
         warnings.filterwarnings("ignore", "'pin_memory' argument is set as true")
-        ours: Any = FastLoader(given.dataset, **arguments, **given.ours)
-        theirs: Any = DataLoader(given.theirs, **arguments)
-        checked = _checked(theirs, ours)
-        pairs = _pairs([partial(_spent, one, batch, options.seconds / 4) for one in (ours, theirs)],
-                       options)  # fmt: skip
-    rates, cpu_s = ([[each[at] for each in rounds] for rounds in pairs] for at in (0, 1))
-    ratios = quotients(*rates)
-    mean, low, high = interval(ratios)
-    stats = ours.stats()
-    compared = row(
-        metric=TIMES,
-        unit="x",
-        values=ratios,
-        setting={
-            "mean": mean,
-            "interval_95": [low, high],
-            "engine": stats["engine"],
-            "samples_per_s": [round(statistics.median(rate), 1) for rate in rates],
-            "cpu": round(1 / statistics.median(quotients(*cpu_s)), 2),
-            "checked": checked,
-            "workers": workers,
-            "materialised": [
-                f"{part['function']} ({part['count']})"
-                for part in stats.get("materialised", [])[:3]
-            ],
-        },
-        warmup_s=options.seconds / 4,
-        round_s=options.seconds / 4,
-        threads=max(1, workers),
-        batch=batch,
-        **facts,
-        **options.machine,
-    )
+        loaders: dict[str, Any] = {
+            "ours": FastLoader(given.dataset, **arguments, **given.ours),
+            "theirs": DataLoader(given.theirs, **arguments),
+        }
+        checked = _checked(loaders["theirs"], loaders["ours"])
+
+        def spent(name: str) -> tuple[float, float]:
+            return _spent(loaders[name], batch, seconds)
+
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in loaders}
+        for _ in range(1 if options.toy else _AGAIN):
+            pairs = 2 if options.toy else max(_PAIRS, options.rounds)
+            for name, more in figures.in_turn(loaders, spent, pairs).items():
+                found[name] += more
+            rates, cpu_s = (
+                [[each[at] for each in found[name]] for name in loaders] for at in (0, 1)
+            )
+            ratios = quotients(*rates)
+            mean, low, high = interval(ratios)
+            if low >= 1:
+                break
+    setting = {
+        "mean": mean,
+        "interval_95": [low, high],
+        "engine": loaders["ours"].stats()["engine"],
+        "samples_per_s": [round(statistics.median(rate), 1) for rate in rates],
+        "cpu": round(1 / statistics.median(quotients(*cpu_s)), 2),
+        "checked": checked,
+        "workers": workers,
+    }
+    figures.add(loader, ratios, TIMES, "x", setting=setting)
     options.say(
-        f"{compared['loader']}, {workers} workers: {mean} times DataLoader ({low} to {high}), "
-        f"{compared['setting']['cpu']} times less CPU time; {checked}; {stats['engine']}"
+        f"{loader}, {workers} workers: {mean} times DataLoader ({low} to {high}), "
+        f"{setting['cpu']} times less CPU time; {checked}; {setting['engine']}"
     )
-    del ours, theirs
+    loaders.clear()
     gc.collect()  # processes that persist are of the loaders
-    return compared
-
-
-def _pairs(measures: Sequence[Callable[[], T]], options: Options) -> list[list[T]]:
-    found: list[list[T]] = [[] for _ in measures]
-    for _ in range(1 if options.toy else _AGAIN):
-        pairs = in_turn(measures, 2 if options.toy else max(_PAIRS, options.rounds))
-        for rounds, more in zip(found, pairs, strict=True):
-            rounds += more
-        rates: Any = ([each[0] for each in rounds] for rounds in found)
-        if interval(quotients(*rates))[1] >= 1:
-            break
-    return found
+    return figures.rows[0]
 
 
 # --- what is measured -----------------------------------------------------------------------------
-
-
-def in_turn(
-    measures: Sequence[Callable[[], T]], rounds: int, say: Callable[[str], None] | None = None
-) -> list[list[T]]:
-    """What each of them gives, by round; each round has an order of its own.
-
-    A machine that gets slower or faster treats all alike; ratios are of neighbours in time.
-    """
-    found: list[list[T]] = [[] for _ in measures]
-    for number in range(rounds):
-        for which in random.sample(range(len(measures)), len(measures)):
-            found[which].append(measures[which]())
-        if say is not None:
-            say(f"round {number + 1} of {rounds} done")
-    return found
 
 
 def quotients(values: Sequence[float], others: Sequence[float]) -> list[float]:

@@ -8,14 +8,14 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bench import coldness, loaders, memory
-from bench.process import Process, Refused
+from bench.process import Process, Refused, loading
 from bench.report import SEQUENTIAL, Row
-from bench.suites.base import Figures, Options, Suite, Variant
+from bench.suites.base import RATE, Figures, Options, Suite
+from bench.suites.race import start
 
 
 class Pack(Suite):
@@ -28,7 +28,7 @@ class Pack(Suite):
 
     name = "pack"
     summary = "writing each packed form: images/s, and bytes on disk against the JPEGs"
-    variants = {"photos": Variant(), "small": Variant()}
+    variants = {"photos": {}, "small": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options, images=variant)
@@ -36,11 +36,11 @@ class Pack(Suite):
         samples = work.samples()[0]
         source = sum(Path(path).stat().st_size for path, _ in samples)
 
-        def packed(process: Process, number: int) -> dict[str, float]:
+        def packed(name: str) -> dict[str, float]:
             os.sync()  # the disk is idle before each
             with tempfile.TemporaryDirectory(prefix="pack-", dir=options.cache) as stores:
-                process.call("make", work=dataclasses.replace(work, stores=stores).to_json())
-                done = process.call("prepare")
+                with loading(name, dataclasses.replace(work, stores=stores)) as process:
+                    done = process.call("prepare")
             return {
                 "rate": len(samples) / done["seconds"],
                 "durable": len(samples) / done["durable_seconds"],
@@ -58,8 +58,8 @@ class Pack(Suite):
             ("pack, on the disk", "images/s", "durable"),
             ("size", "of the JPEGs", "size"),
         )
-        figures = Figures(work, options)
-        figures.in_turn(list(by_store.values()), metrics, packed, first=1)
+        figures = Figures.of(work, options, metrics)
+        figures.add_all(figures.in_turn(by_store.values(), packed))
         return figures.rows
 
 
@@ -70,21 +70,21 @@ class Startup(Suite):
     summary = (
         "fresh processes: import time beyond torch and torchvision, construction to first batch"
     )
-    variants = {"float32": Variant()}
+    variants = {"float32": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options)
 
-        def started(process: Process, number: int) -> dict[str, float]:
-            made = process.call("make", work=work.to_json())
-            if number == 0:
-                process.call("prepare")
-            first: dict[str, float] = process.call("first_epoch")
-            return {"import_ms": 1000 * made["import_s"], **first}
+        def started(name: str) -> dict[str, float]:
+            with loading(name, work) as process:
+                first: dict[str, float] = process.call("first_epoch")
+                return {"import_ms": 1000 * process.made["import_s"], **first}
 
         metrics = (("first batch", "s", "first_batch_s"), ("import", "ms", "import_ms"))
-        figures = Figures(work, options)
-        figures.in_turn(options.loaders, metrics, started)
+        figures = Figures.of(work, options, metrics)
+        # A first round counts for nothing: what is compiled once is compiled then.
+        warm = figures.in_turn(figures.prepared(work, options.loaders), started, 1)
+        figures.add_all(figures.in_turn(warm, started))
         return figures.rows
 
 
@@ -93,26 +93,24 @@ class Memory(Suite):
 
     name = "memory"
     summary = "the process tree while training batches are read: Pss_Anon + Pss_Shmem, and Pss"
-    variants = {"float32": Variant()}
+    variants = {"float32": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options)
 
-        def peak(process: Process, number: int) -> dict[str, float]:
+        def peak(name: str) -> dict[str, float]:
             """In megabytes."""
-            process.call("make", work=work.to_json())
-            if number == 0:
-                process.call("prepare")
-            process.call("train")  # the same for all loaders: some import what others do not
-            imported = memory.tree(process.pid)["anon_shmem"]
-            process.call("open", setting=0)
-            process.send("run", seconds=options.seconds if number else 0)
-            peak = memory.tree(process.pid)
-            while not process.answered():
-                now = memory.tree(process.pid)
-                peak = {key: max(peak[key], now[key]) for key in peak}
-                time.sleep(0.1)
-            process.receive()
+            with loading(name, work) as process:
+                process.call("train")  # the same for all loaders: some import what others do not
+                imported = memory.tree(process.pid)["anon_shmem"]
+                process.call("open")
+                process.send("run", seconds=options.seconds)
+                peak = memory.tree(process.pid)
+                while not process.answered():
+                    now = memory.tree(process.pid)
+                    peak = {key: max(peak[key], now[key]) for key in peak}
+                    time.sleep(0.1)
+                process.receive()
             found = {**peak, "beyond": peak["anon_shmem"] - imported}
             return {key: nbytes / 1e6 for key, nbytes in found.items()}
 
@@ -121,8 +119,8 @@ class Memory(Suite):
             ("the same, beyond what the imports took", "MB", "beyond"),
             ("all memory, mapped files included", "MB", "pss"),
         )
-        figures = Figures(work, options)
-        figures.in_turn(options.loaders, metrics, peak)
+        figures = Figures.of(work, options, metrics)
+        figures.add_all(figures.in_turn(figures.prepared(work, options.loaders), peak))
         return figures.rows
 
 
@@ -137,52 +135,39 @@ class Cold(Suite):
 
     name = "cold"
     summary = "imagenet-train, the data dropped from the page cache before each epoch"
-    variants = {"float32": Variant()}
+    variants = {"float32": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options)
-        figures = Figures(work, options)
         samples = work.samples()[0]
         nbytes = sum(Path(path).stat().st_size for path, _ in samples)
         plain = _plain_file(options.cache, nbytes)
         disk: list[float] = []
-        measured: dict[str, list[dict[str, Any]]] = {}
-        for name in options.loaders:
+
+        def epochs(name: str) -> list[dict[str, float]]:
+            """All rounds: pages that another process maps cannot be dropped."""
             disk.append(coldness.sequential_rate(plain) * len(samples) / nbytes)
-            # One process at a time: pages that another process maps cannot be dropped.
-            with figures.process(name) as process:
-                process.call("make", work=work.to_json())
-                process.call("prepare")
-                options.say(f"{name}: reading")
-                tuned = options.tuned.get(name)
-                measured[name] = [_cold(process, options, tuned) for _ in range(options.rounds)]
-        for metric, unit, key in (
-            ("throughput", "images/s", "images_per_s"),
-            ("first batch", "s", "first_batch_s"),
-        ):
-            for name, epochs in measured.items():
-                facts = {
-                    "resident": max(epoch["resident"] for epoch in epochs),
-                    "read_mb": [round(epoch["nbytes_read"] / 1e6, 1) for epoch in epochs],
-                }
-                values = [epoch[key] for epoch in epochs]
-                figures.add(name, metric, unit, values, epochs[0]["setting"], **facts)
-            if metric == "throughput":
-                setting = {"MB/s": round(float(np.median(disk)) / len(samples) * nbytes / 1e6)}
-                figures.add(SEQUENTIAL, metric, unit, disk, setting)
+            with loading(name, work) as process:
+                setting = start(process, work, options)["setting"]
+                return [_cold(process, setting, options) for _ in range(options.rounds)]
+
+        figures = Figures.of(work, options, (*RATE, ("first batch", "s", "first_batch_s")))
+        found = figures.in_turn(options.loaders, epochs, 1)
+        figures.add_all({name: rounds for name, (rounds,) in found.items()})
+        setting = {"MB/s": round(float(np.median(disk)) / len(samples) * nbytes / 1e6)}
+        figures.add(SEQUENTIAL, disk, setting=setting)
         return figures.rows
 
 
-def _cold(process: Process, options: Options, tuned: dict[str, Any] | None) -> dict[str, Any]:
-    epoch: dict[str, Any] = process.call("cold_epoch", tuned=tuned)
-    read = epoch["nbytes_read"] / epoch["nbytes"]
+def _cold(process: Process, setting: dict[str, object], options: Options) -> dict[str, float]:
+    epoch: dict[str, float] = process.call("cold_epoch", setting=setting)
     if options.toy:  # may be in a file system without a disk
         return epoch
     if epoch["resident"] > _RESIDENT:
         share = f"{epoch['resident']:.0%}"
         raise Refused(f"{share} of its data stays in the page cache: no cold epoch")
-    if read < _READ:
-        raise Refused(f"it read {read:.0%} of its data from the disk: no cold epoch")
+    if epoch["read"] < _READ:
+        raise Refused(f"it read {epoch['read']:.0%} of its data from the disk: no cold epoch")
     return epoch
 
 

@@ -10,85 +10,60 @@ from typing import Any
 
 from bench import data, reference
 from bench.loaders import SCALED, WHERE
-from bench.process import Failed, Process, Refused
+from bench.process import Process, loading
 from bench.report import Row
-from bench.suites.base import Figures, Options, Suite, Variant
+from bench.suites.base import Figures, Options, Suite
 from bench.workload import Workload
 
 # The number of fresh processes in which each loader runs its first epoch.
 _FRESH = 2
 
 
-@dataclasses.dataclass(kw_only=True)
-class _Runner:
-    process: Process
-    facts: dict[str, Any]
-    setting: dict[str, Any]
-    tuned: dict[str, Any]
-    rates: list[float] = dataclasses.field(default_factory=list)
-
-
 def race(work: Workload, names: Sequence[str], options: Options) -> list[Row]:
     """Each loader in its own process; every round runs each once, and stops the others meanwhile.
 
-    The order changes from round to round, so that a machine that gets slower or faster treats all
-    alike. Afterwards each runs the first epoch of new processes, with nothing remembered of the
-    images but in the page cache.
+    Afterwards each runs the first epoch of new processes, with nothing remembered of the images but
+    in the page cache.
     """
-    figures = Figures(work, options)
-    truth = reference.make(work)
-    runners: list[_Runner] = []
-    with contextlib.ExitStack() as processes:
-        for name in names:
-            process = processes.enter_context(Process(name))
-            try:
-                runners.append(_started(process, work, options, truth))
-            except (Refused, Failed) as error:
-                figures.none(name, error)
-                process.stop()
-        for number in range(options.rounds):
-            turn = number % max(1, len(runners))
-            for runner in runners[turn:] + runners[:turn]:
-                try:
-                    measured = runner.process.call("run", seconds=options.seconds)
-                    runner.rates.append(measured["images_per_s"])
-                    runner.process.hold()
-                except Failed as error:
-                    figures.none(runner.process.name, error)
-                    runner.process.stop()
-                    runners.remove(runner)
-            options.say(f"round {number + 1} of {options.rounds} done")
-        for runner in runners * min(_FRESH, options.rounds):
-            with Process(runner.process.name) as process:
-                process.call("make", work=work.to_json())
-                epoch = process.call("first_epoch", setting=runner.tuned)
-            runner.facts["first_epochs"].append(float(f"{epoch['images_per_s']:.5g}"))
-        for runner in runners:
-            name = runner.process.name
-            figures.add(
-                name, "throughput", "images/s", runner.rates, runner.setting, **runner.facts
-            )
+    figures = Figures.of(work, options)
+    with contextlib.ExitStack() as stack:
+        processes: dict[str, Process] = {}
+
+        def started(name: str) -> dict[str, Any]:
+            processes[name] = stack.enter_context(loading(name, work))
+            begun = start(processes[name], work, options)
+            processes[name].hold()
+            return begun
+
+        def rate(name: str) -> float:
+            measured = processes[name].call("run", seconds=options.seconds)
+            processes[name].hold()
+            return float(measured["images_per_s"])
+
+        def first_rate(name: str) -> float:
+            with loading(name, work) as process:
+                epoch = process.call("first_epoch", setting=begun[name][0]["setting"])
+            return float(f"{epoch['images_per_s']:.5g}")
+
+        begun = figures.in_turn(names, started, 1)
+        rates = figures.in_turn(begun, rate)
+        fresh = figures.in_turn(rates, first_rate, min(_FRESH, options.rounds))
+        for name, first_epochs in fresh.items():
+            facts = {"versions": processes[name].made["versions"], "first_epochs": first_epochs}
+            figures.add(name, rates[name], **begun[name][0], **facts)
     return figures.rows
 
 
-def _started(process: Process, work: Workload, options: Options, truth: Path) -> _Runner:
-    made = process.call("make", work=work.to_json())
+def start(process: Process, work: Workload, options: Options) -> dict[str, Any]:
+    """Pack, tune and check the loader; its best setting, and what was found of its output."""
     options.say(f"{process.name}: warming up")
-    process.call("prepare")
-    started = process.call(
+    started: dict[str, Any] = process.call(
         "start",
         seconds=options.seconds / 2,
         tries=1 if options.toy else options.tries,
-        reference=str(truth),
-        tuned=options.tuned.get(process.name),
+        reference=str(reference.make(work)),
     )
-    process.hold()
-    setting = dict(started["setting"])
-    if made["memory_format"] != work.memory_format or work.memory_format != "contiguous":
-        setting["memory_format"] = made["memory_format"]
-    facts = {"versions": made["versions"], "check": started["check"], "tried": started["tried"]}
-    facts["first_epochs"] = []
-    return _Runner(process=process, facts=facts, setting=setting, tuned=started["setting"])
+    return started
 
 
 # --- the suites -----------------------------------------------------------------------------------
@@ -100,11 +75,11 @@ class ImagenetTrain(Suite):
     images = "photos"
     recipe = "train"
     variants = {
-        "float32": Variant(),
-        "uint8": Variant(dtype="uint8"),
-        "channels_last": Variant(memory_format="channels_last"),
-        "png": Variant(pixels="png"),
-        "webp": Variant(pixels="webp"),
+        "float32": {},
+        "uint8": {"dtype": "uint8"},
+        "channels_last": {"memory_format": "channels_last"},
+        "png": {"pixels": "png"},
+        "webp": {"pixels": "webp"},
     }
 
     def run(self, variant: str, options: Options) -> list[Row]:
@@ -117,9 +92,9 @@ class ImagenetEval(ImagenetTrain):
     summary = "JPEG photos: Resize(256), CenterCrop(224), normalise; batch 64, in order"
     recipe = "eval"
     variants = {
-        "float32": Variant(),
-        "uint8": Variant(dtype="uint8"),
-        "channels_last": Variant(memory_format="channels_last"),
+        "float32": {},
+        "uint8": {"dtype": "uint8"},
+        "channels_last": {"memory_format": "channels_last"},
     }
 
 
@@ -127,9 +102,9 @@ class RawTrain(ImagenetTrain):
     name = "raw-train"
     summary = "the training workload on raw pixels, 256 on the shorter side"
     variants = {
-        "float32": Variant(pixels="raw"),
-        "uint8": Variant(pixels="raw", dtype="uint8"),
-        "channels_last": Variant(pixels="raw", memory_format="channels_last"),
+        "float32": {"pixels": "raw"},
+        "uint8": {"pixels": "raw", "dtype": "uint8"},
+        "channels_last": {"pixels": "raw", "memory_format": "channels_last"},
     }
 
 
@@ -140,11 +115,11 @@ class SmallImages(ImagenetTrain):
     summary = "32x32 images: RandomCrop(32, padding=4), flip, normalise; batch 256, shuffled"
     images = "small"
     variants = {
-        "jpeg": Variant(),
-        "raw": Variant(pixels="raw"),
-        "raw-channels_last": Variant(pixels="raw", memory_format="channels_last"),
-        "png": Variant(pixels="png"),
-        "webp": Variant(pixels="webp"),
+        "jpeg": {},
+        "raw": {"pixels": "raw"},
+        "raw-channels_last": {"pixels": "raw", "memory_format": "channels_last"},
+        "png": {"pixels": "png"},
+        "webp": {"pixels": "webp"},
     }
 
 
@@ -152,18 +127,13 @@ class SmallImages(ImagenetTrain):
 _AUGMENTED = ("torch-pil", "torch-v2")
 
 
+_POLICIES = ("jitter", "randaugment", "trivialaugment", "mixup")
+
+
 class Augment(Suite):
     name = "augment"
     summary = "RandomResizedCrop(224), flip; colours, policies, erasing, mixing; large photos"
-    variants = {
-        "plain": Variant(),
-        "jitter": Variant(),
-        "randaugment": Variant(),
-        "trivialaugment": Variant(),
-        "mixup": Variant(),
-        "large": Variant(),
-        "segmentation": Variant(),
-    }
+    variants = {name: {} for name in ("plain", *_POLICIES, "large", "segmentation")}
 
     def known(self) -> tuple[str, ...]:
         return (*WHERE, *SCALED)

@@ -7,143 +7,112 @@ The server is the one of the tests (tests/object_server.py), in this process: ea
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.loaders import REMOTE, make
-from bench.loaders.remote import Remote as RemoteLoader
-from bench.process import Failed, Process
+from bench.process import Failed, Process, loading
 from bench.report import SEQUENTIAL, Row
-from bench.suites.base import Figures, Options, Suite, Variant
+from bench.suites.base import RATE, Figures, Options, Suite
 from bench.workload import Workload
 
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
 _LATENCY_S, _BYTES_PER_S = 0.02, 50e6
 _IMAGES = 3600  # 8 s of the link, of photos of 110 KB
-_METRICS = (
-    ("throughput", "images/s", "images_per_s"),
-    ("first batch", "s", "first_batch_s"),
-    ("bytes", "of the data", "share"),
-    ("requests", "requests an image", "requests"),
-    ("of local", "x", "of_local"),
-)
+_ASKED = (("bytes", "of the data", "share"), ("requests", "requests an image", "requests"))
+_LOCAL = (("of local", "x", "of_local"),)
 
 
 class Remote(Suite):
+    """Each epoch has a new cache on the disk.
+
+    cold    the first epoch of a new process
+    warm    the same, after another process has filled the cache
+    half    the second one of its process: the first one has filled the cache, of half the size
+    local   the second one, beside that of another process that reads the file on the disk
+    """
+
     name = "remote"
     summary = "imagenet-train behind 20 ms and 50 MB/s: nothing cached, all, or half"
-    variants = {"cold": Variant(), "warm": Variant(), "half": Variant(), "local": Variant()}
+    variants = {"cold": {}, "warm": {}, "half": {}, "local": {}}
 
     def known(self) -> tuple[str, ...]:
         return tuple(REMOTE)
 
     def run(self, variant: str, options: Options) -> list[Row]:
         work = self.work(variant, options, count=_IMAGES)
-        figures = Figures(work, options, latency_s=_LATENCY_S, bytes_per_s=_BYTES_PER_S)
-        measured: dict[str, list[dict[str, float]]] = {}
-        stated: dict[str, dict[str, Any]] = {SEQUENTIAL: {}}
-        for name in options.loaders:
-            if variant == "local" and not name.startswith("fastload"):
-                continue
-            loader = make(name)
-            assert isinstance(loader, RemoteLoader)
-            stated[name] = stated[f"{name}, local"] = loader.stated(work)
-            with figures.process(name) as process:
-                process.call("make", work=work.to_json())
-                trial = _Trial(name, work, process.call("prepare")["nbytes"], options)
-                options.say(f"{name}: reading")
-                if variant == "local":
-                    measured |= trial.beside_local()
-                else:
-                    measured[name] = [trial.epoch() for _ in range(options.rounds)]
-        if variant == "cold":
-            options.say("one file of all images: reading")
-            measured[SEQUENTIAL] = [_sequential(work, options) for _ in range(options.rounds)]
-        for metric, unit, key in _METRICS:
-            for name, epochs in measured.items():
-                if key in epochs[0]:
-                    values = [epoch[key] for epoch in epochs]
-                    figures.add(name, metric, unit, values, stated[name])
-        return figures.rows
+        images = len(work.samples()[0]) // work.batch * work.batch
+        local = variant == "local"
 
-
-class _Trial:
-    """Epochs of one loader, each with a new cache; its packed form has ``nbytes``."""
-
-    def __init__(self, name: str, work: Workload, nbytes: int, options: Options) -> None:
-        self._name, self._work, self._nbytes, self._options = name, work, nbytes, options
-        self._folder = make(name).data_folder(work)
-
-    def epoch(self) -> dict[str, float]:
-        """One epoch, of which bytes and requests are counted.
-
-        cold    the first one, in a new process
-        warm    the same, after another process has filled the cache
-        half    the second one of its process: the first one has filled the cache
-        """
-        variant = self._work.variant
-        with self._served(self._nbytes // 2 if variant == "half" else 0) as (server, setting):
-            if variant == "warm":
-                with self._made() as filler:
-                    filler.call("first_epoch", setting=setting)
-            with self._made() as process:
+        def epoch(name: str) -> dict[str, float]:
+            nbytes, folder = packed[name]["nbytes"], make(name).data_folder(work)
+            limit = nbytes // 2 if variant == "half" else 0
+            with (
+                _served(folder.parent) as server,
+                _scratch(options) as cache,
+                loading(name, work) as process,
+            ):
+                setting = {
+                    "server": server.url,
+                    "bucket": folder.name,
+                    "cache": cache,
+                    "limit": limit,
+                }
+                if local:
+                    process.call("first_epoch", setting=setting)
+                    return _beside_local(process, work, setting, options)
+                if variant == "warm":
+                    with loading(name, work) as filler:
+                        filler.call("first_epoch", setting=setting)
                 if variant == "half":
                     process.call("first_epoch", setting=setting)
                 server.faults = _faults()
                 with server.asked() as asked:
                     if variant == "half":
-                        epoch = process.call("run", seconds=0)
+                        found = process.call("run", seconds=0)
                     else:
-                        epoch = process.call("first_epoch", setting=setting)
-        if not epoch["images_per_s"]:
-            raise Failed("an epoch of no images")
-        images = len(self._work.samples()[0]) // self._work.batch * self._work.batch
-        return {
-            **epoch,
-            "share": sum(request.nbytes for request in asked) / self._nbytes,
-            "requests": len(asked) / images,
+                        found = process.call("first_epoch", setting=setting)
+            if not found["images_per_s"]:
+                raise Failed("an epoch of no images")
+            share = sum(request.nbytes for request in asked) / nbytes
+            return {**found, "share": share, "requests": len(asked) / images}
+
+        metrics = RATE
+        if variant in ("cold", "warm"):
+            metrics += (("first batch", "s", "first_batch_s"),)
+        metrics += _LOCAL if local else _ASKED
+        link = {"latency_s": _LATENCY_S, "bytes_per_s": _BYTES_PER_S}
+        figures = Figures.of(work, options, metrics, **link)
+        names = [name for name in options.loaders if not local or name.startswith("fastload")]
+        packed = figures.prepared(work, names)
+        figures.add_all(figures.in_turn(packed, epoch))
+        if variant == "cold":
+            options.say("one file of all images: reading")
+            rates = [_sequential(work, options) for _ in range(options.rounds)]
+            figures.add(SEQUENTIAL, rates)
+        return figures.rows
+
+
+def _beside_local(
+    remote: Process, work: Workload, setting: dict[str, Any], options: Options
+) -> dict[str, float]:
+    """An epoch of which all is cached, and one of the same file on the disk."""
+    with loading(remote.name, work) as local:
+        local.call("first_epoch", setting={**setting, "server": None})
+        rates = {
+            process: process.call("run", seconds=options.seconds)["images_per_s"]
+            for process in random.sample([remote, local], 2)
         }
-
-    def beside_local(self) -> dict[str, list[dict[str, float]]]:
-        """Epochs of which all is cached, each beside one of the same file on the disk.
-
-        By loader: two that are both open, in two processes. They take turns at being the first.
-        """
-        here, far = f"{self._name}, local", self._name
-        epochs: dict[str, list[dict[str, float]]] = {far: [], here: []}
-        with self._served(0) as (_, setting), self._made() as local, self._made() as remote:
-            both = {far: remote, here: local}
-            remote.call("first_epoch", setting=setting)
-            local.call("first_epoch", setting={**setting, "server": None})
-            for number in range(self._options.rounds):
-                for name in (here, far) if number % 2 else (far, here):
-                    epochs[name].append(both[name].call("run", seconds=self._options.seconds))
-        for one, other in zip(epochs[far], epochs[here]):
-            one["of_local"] = one["images_per_s"] / other["images_per_s"]
-        return epochs
-
-    @contextlib.contextmanager
-    def _made(self) -> Iterator[Process]:
-        """A new process, which has imported the loader."""
-        with Process(self._name) as process:
-            process.call("make", work=self._work.to_json())
-            yield process
-
-    @contextlib.contextmanager
-    def _served(self, limit: int) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """A server of the packed form, and the setting of a loader with a cache of ``limit``."""
-        with _served(self._folder.parent) as server, _scratch(self._options) as cache:
-            place = {"bucket": self._folder.name, "cache": cache, "limit": limit}
-            yield server, {"server": server.url, **place}
+    return {"images_per_s": rates[remote], "of_local": rates[remote] / rates[local]}
 
 
-def _sequential(work: Workload, options: Options) -> dict[str, float]:
-    """A client that asks for one file with all images' bytes, and does nothing with them."""
+def _sequential(work: Workload, options: Options) -> float:
+    """Images a second of a client that asks for one file of all images' bytes, and drops it."""
     samples = work.samples()[0]
     with _scratch(options) as folder, _served(Path(folder)) as server:
         with open(Path(folder, "all"), "wb") as file:
@@ -153,7 +122,7 @@ def _sequential(work: Workload, options: Options) -> dict[str, float]:
         with urllib.request.urlopen(f"{server.url}/all") as answer:
             while answer.read(1 << 20):
                 pass
-        return {"images_per_s": len(samples) / (time.perf_counter() - start)}
+        return len(samples) / (time.perf_counter() - start)
 
 
 def _scratch(options: Options) -> tempfile.TemporaryDirectory[str]:

@@ -22,15 +22,11 @@ def workload(variant: str, images: Path) -> Workload:
         suite="augment",
         variant=variant,
         images=str(images),
-        pixels="jpeg",
         recipe="train" if variant in ("plain", "large") else f"train-{variant}",
         size=224,
         resize=256,
         batch=8,
         threads=1,
-        dtype="float32",
-        memory_format="contiguous",
-        stores="",
     )
 
 

@@ -50,14 +50,11 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Workload:
         suite="test",
         variant="float32",
         images=str(make_images(root / "images", 24, classes=2)),
-        pixels="jpeg",
         recipe="eval",
         size=48,
         resize=64,
         batch=6,
         threads=1,
-        dtype="float32",
-        memory_format="contiguous",
         stores=str(root / "stores"),
     )
 

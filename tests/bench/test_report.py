@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from bench import report
+from bench.__main__ import main
 
 
 def row(loader: str, values: list[float], unit: str = "images/s") -> dict[str, Any]:
@@ -46,3 +50,15 @@ def test_the_table_keeps_loaders_without_a_figure() -> None:
     assert "3.00" in shown
     assert "ffcv" in shown
     assert "not installed" in shown
+
+
+@pytest.mark.parametrize("text", ["[{", "[1]", '{"parts": {}}', "3", "[\x00]"])
+@pytest.mark.parametrize("command", ["table", "publish", "plot"])
+def test_a_file_without_rows_is_an_error_that_names_it(
+    tmp_path: Path, command: str, text: str
+) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    done = CliRunner().invoke(main, [command, str(path)])
+    assert done.exit_code == 1
+    assert f"{path}: expected rows that `run --json` wrote" in done.output
