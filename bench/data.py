@@ -75,24 +75,38 @@ def large(cache: Path, *, toy: bool, say: Say) -> Path:
     return jpegs(cache, data=str(pictures), count=wanted, small=False, say=say)
 
 
+# Suffixes that are not the format's name, and modes that are not RGB.
+_SUFFIX = {"jpeg": "jpg", "cmyk": "jpg", "gray": "png", "palette": "png", "raw": "bmp"}
+_MODE = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
+
+
 def converted(
-    cache: Path, images: Path, kind: str, *, shorter: int | None = None, say: Say
+    cache: Path,
+    images: Path,
+    kind: str,
+    *,
+    shorter: int | None = None,
+    side: int | None = None,
+    say: Say,
 ) -> Path:
     """The same images as Pillow writes them by default.
 
-    ``kind``: "png", "webp", or "raw" for uncompressed BMP. ``shorter``: pixels of the shorter side
-    that images are resized to.
+    ``kind``: a key of the tables above, or a suffix. ``shorter``: pixels of the shorter side that
+    images are resized to; ``side``: of both.
     """
 
     def changed(picture: Image.Image) -> Image.Image:
-        picture = picture.convert("RGB")
-        if shorter is None:
-            return picture
-        width, height = (max(shorter, shorter * side // min(picture.size)) for side in picture.size)
-        return picture.resize((width, height), Image.Resampling.BILINEAR)
+        size = picture.size
+        if side is not None:
+            size = side, side
+        elif shorter is not None:
+            width, height = (max(shorter, shorter * it // min(size)) for it in size)
+            size = width, height
+        picture = picture.convert("RGB").resize(size, Image.Resampling.BILINEAR)
+        return picture.convert(_MODE.get(kind, "RGB"))
 
-    suffix = ".bmp" if kind == "raw" else f".{kind}"
-    return _each(cache, images, f"{kind}{shorter or ''}", suffix, changed, say)
+    name = f"{kind}{side or shorter or ''}"
+    return _each(cache, images, name, f".{_SUFFIX.get(kind, kind)}", changed, say)
 
 
 def masks(cache: Path, images: Path, *, say: Say) -> Path:

@@ -156,6 +156,17 @@ class Counted(Dataset[Any]):
         return self._count
 
 
+class Tiny(Counted):
+    """Samples that cost next to nothing: (float32 (8,), label)."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._rows = torch.rand(count, 8)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._rows[index], index % 10
+
+
 class Stream(IterableDataset[Any]):
     """A dataset as a stream, of which each worker has its part."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.suites.any_dataset import AnyDataset
+from bench.suites.any_dataset import AnyDataset, NeverSlower
 from bench.suites.base import Suite
 from bench.suites.in_turn import BucketsSuite, Cache, EntryPoints
 from bench.suites.processes import Cold, Memory, Pack, Startup
@@ -27,6 +27,7 @@ SUITES: dict[str, Suite] = {
         BucketsSuite(),
         Remote(),
         AnyDataset(),
+        NeverSlower(),
         Scripts(),
     )
 }

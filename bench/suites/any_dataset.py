@@ -1,4 +1,4 @@
-"""any-dataset: FastLoader and DataLoader over the same dataset, in turn."""
+"""any-dataset and never-slower: FastLoader and DataLoader over the same dataset, in turn."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
 from bench import data
 from bench import datasets as own
 from bench.datasets import (
@@ -16,6 +24,7 @@ from bench.datasets import (
     Nested,
     Ready,
     Stream,
+    Tiny,
     cifar,
     small_transform,
     train_transform,
@@ -50,6 +59,9 @@ class Configuration:
         images = len(getattr(given.dataset, "dataset", given.dataset))  # a stream's, a subset's
         how = {"batch": self.batch, "persistent": self.persistent, "images": images}
         return compare(given, options, workers=workers, **how, **facts)
+
+
+# --- any-dataset ----------------------------------------------------------------------------------
 
 
 def _files(kind: Callable[[list[Path]], Any], count: int = 384, small: bool = False) -> _Make:
@@ -142,3 +154,147 @@ class AnyDataset(Suite):
             _OWN[variant].compare(workers, options, loader="fastload", **facts)
             for workers in counts
         ]
+
+
+# --- never-slower ---------------------------------------------------------------------------------
+
+
+def _folder(kind: str, side: int, count: int) -> _Make:
+    """An ImageFolder of ``count`` images of a format; ``side`` 0: photos, cropped to 224."""
+
+    def make(options: Options) -> Any:
+        from torchvision.datasets import ImageFolder
+
+        transform = small_transform(side) if 0 < side <= 64 else train_transform()
+        return ImageFolder(str(_images(kind, side, count, options)), transform=transform)
+
+    return make
+
+
+def _images(kind: str, side: int, count: int, options: Options) -> Path:
+    many = 12 if options.toy else count
+    small = 0 < side <= 32
+    cache, say = options.cache, options.say
+    folder = data.jpegs(cache, data=None, count=many, small=small, say=say)
+    return data.converted(cache, folder, kind, side=side or None, say=say)
+
+
+def _with_function(kind: str, side: int, count: int) -> _Make:
+    """An ImageFolder with a user's own function in its transform."""
+
+    def make(options: Options) -> Any:
+        from torchvision import transforms
+
+        dataset = _folder(kind, side, count)(options)
+        inverted = transforms.Lambda(lambda image: image.point(lambda level: 255 - level))
+        dataset.transform.transforms.insert(2, inverted)
+        return dataset
+
+    return make
+
+
+def _gifs(options: Options) -> Any:
+    """A user's own dataset of a format that only Pillow reads."""
+    return own.Trained(sorted(_images("gif", 32, 2000, options).glob("*/*")), small_transform())
+
+
+def _rows(count: int) -> Any:
+    return TensorDataset(torch.rand(count, 128), torch.arange(count) % 10)
+
+
+def own_collate(samples: list[Any]) -> Any:
+    """A collate_fn as people write them."""
+    images, labels = zip(*samples)
+    return torch.stack(images), torch.tensor(labels)
+
+
+def _in_order(dataset: Any) -> dict[str, Any]:
+    return {}
+
+
+def _collated(dataset: Any) -> dict[str, Any]:
+    return {"shuffle": True, "collate_fn": own_collate}
+
+
+def _weighted(dataset: Any) -> dict[str, Any]:
+    return {"sampler": WeightedRandomSampler([1.0 + i % 3 for i in range(len(dataset))], 2000)}
+
+
+def _with_replacement(dataset: Any) -> dict[str, Any]:
+    return {"sampler": RandomSampler(dataset, replacement=True, num_samples=20_000)}
+
+
+def _batches(dataset: Any) -> dict[str, Any]:
+    return {"batch_sampler": BatchSampler(RandomSampler(dataset), 64, drop_last=False)}
+
+
+_JPEG, _PNG = (_folder(kind, 32, 3000) for kind in ("jpeg", "png"))
+_TINY = _samples(Tiny, 20_000)
+_FORMATS = ("jpeg", "png", "gray", "palette", "webp", "tiff", "cmyk", "bmp")
+
+CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
+    "formats": (
+        *(Configuration(f"{kind} 32x32", _folder(kind, 32, 3000)) for kind in _FORMATS),
+        *(
+            Configuration(f"{kind} photos", _folder(kind, 0, 128), batch=16)
+            for kind in ("jpeg", "png", "webp", "tiff", "cmyk")
+        ),
+        Configuration("gif 32x32, 0 workers", _gifs, workers=0),
+    ),
+    "sizes": (
+        Configuration("jpeg 64x64", _folder("jpeg", 64, 2000)),
+        Configuration("jpeg 512x512", _folder("jpeg", 512, 96), batch=16),
+        Configuration("jpeg 1024x1024", _folder("jpeg", 1024, 32), batch=8),
+        Configuration("palette 512x512", _folder("palette", 512, 96), batch=16),
+        Configuration("png 128x128", _folder("png", 128, 800)),
+        Configuration("png 1024x1024", _folder("png", 1024, 32), batch=8),
+    ),
+    "batches": (
+        Configuration("jpeg 32x32, batch 1", _folder("jpeg", 32, 600), batch=1),
+        Configuration("png 32x32, batch 1", _folder("png", 32, 600), batch=1),
+        Configuration("png 32x32, batch 512", _PNG, batch=512),
+        Configuration("jpeg photos, batch 1", _folder("jpeg", 0, 128), batch=1),
+    ),
+    "samplers": (
+        Configuration("in order", _JPEG, more=_in_order),
+        Configuration("weighted sampler", _PNG, more=_weighted),
+        Configuration("batch_sampler", _PNG, more=_batches),
+    ),
+    "code": (
+        Configuration("collate_fn, jpeg 32x32", _JPEG, more=_collated),
+        Configuration("collate_fn, tiny samples", _TINY, more=_collated),
+        Configuration("function in the transform, jpeg", _with_function("jpeg", 0, 128)),
+        Configuration("function in the transform, png", _with_function("png", 32, 2000)),
+    ),
+    "datasets": (
+        Configuration("TensorDataset", _samples(_rows, 100_000), batch=256),
+        Configuration("tiny samples", _TINY),
+        Configuration("stream", lambda options: Stream(_TINY(options)), more=_in_order),
+        Configuration("two million samples", _samples(Tiny, 2_000_000), more=_with_replacement),
+        Configuration("ten samples", lambda options: Tiny(10), batch=4),
+    ),
+    "workers": (
+        Configuration("jpeg photos, 0 workers", _folder("jpeg", 0, 64), workers=0),
+        Configuration("png 32x32, 0 workers", _folder("png", 32, 1500), workers=0),
+        Configuration("tiny samples, 0 workers", _TINY, workers=0),
+        Configuration("png 32x32, 8 workers", _PNG, workers=8),
+        Configuration("tiny samples, 8 workers", _TINY, workers=8),
+        Configuration("png 32x32, not persistent", _PNG, persistent=False),
+        Configuration("tiny samples, not persistent", _TINY, persistent=False),
+    ),
+}
+"""By variant of the suite."""
+
+
+class NeverSlower(Suite):
+    name = "never-slower"
+    summary = "ordinary configurations: FastLoader against DataLoader, interleaved"
+    variants = {name: {} for name in CONFIGURATIONS}
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        rows = []
+        for one in CONFIGURATIONS[variant]:
+            workers = options.threads if one.workers is None else one.workers
+            facts = {"suite": self.name, "variant": variant, "data": "made"}
+            rows.append(one.compare(workers, options, loader=f"fastload, {one.name}", **facts))
+        return rows

@@ -133,6 +133,7 @@ def test_every_suite_has_a_toy_test() -> None:
     tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
     elsewhere = {
         "any-dataset",
+        "never-slower",
         "scripts",
         "buckets",
     }
