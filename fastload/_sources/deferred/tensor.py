@@ -191,12 +191,17 @@ class Memory:
         """New memory of the same values."""
         return Memory(self.opened, self.operations, self.size, self.mode, self.layout)
 
+    def gaps_within(self, size: Size) -> Strides | None:
+        """As ``gaps``, of a part of this size."""
+        strides = self.strides
+        _, closed = shape_and_strides(size, self.mode, self.layout.contiguous)
+        return None if closed == strides else strides
+
     def part(self, box: Box) -> Memory:
         """A part of this memory: the box x, y, w, h."""
         part = self.then(("part", *box))
-        if part.strides != self.strides:
-            part.gaps = self.strides
         x, y, w, h = box
+        part.gaps = self.gaps_within((w, h))
         part.whole = _View(self, (slice(None), slice(y, y + h), slice(x, x + w)))
         self.has_part = True
         return part
@@ -831,12 +836,13 @@ def _unsqueezed(value: Any) -> bool:
 
 
 def like(tensor: DeferredTensor, memory: Memory, marked: bool = False) -> DeferredTensor:
-    """The tensor of that memory, which may be this one. ``marked``: a v2 image stays one.
+    """A tensor of that memory; itself, if it is its own, unless it is a v2 image: as v2 gives it.
 
-    Most functions of torch give a plain tensor for a v2 image.
+    ``marked``: a v2 image stays one. Most functions of torch give a plain tensor.
     """
-    kind = type(tensor) if marked else DeferredTensor
-    return tensor if memory is tensor._memory and type(tensor) is kind else kind._of(memory)
+    if memory is tensor._memory and type(tensor) is DeferredTensor:
+        return tensor
+    return (type(tensor) if marked else DeferredTensor)._of(memory)
 
 
 def record(tensor: DeferredTensor, operation: Operation, marked: bool = False) -> DeferredTensor:

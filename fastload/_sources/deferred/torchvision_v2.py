@@ -15,14 +15,14 @@ from torchvision.transforms import InterpolationMode, v2
 from . import torch_resize
 from . import torchvision_transforms as v1
 from .image import DeferredImage, waiting
-from .operations import dtype_name
+from .operations import Layout, dtype_name
+from .recording import Operation
 from .tensor import (
     LEAST_SIDE,
     DeferredTensor,
     DeferredTVImage,
     Draft,
     Memory,
-    draft,
     finished,
     holds_levels,
     movable,
@@ -121,28 +121,33 @@ def resized(
     w, h = after
     if not levels:
         return v1.resized_values(memory, w, h, v2=True)
-    layout = memory.layout
-    contiguous = torch_resize.contiguous_after(
-        layout.dtype, layout.contiguous, memory.gaps is not None
-    )
+    operation = _levels_resized(memory.layout, memory.gaps is not None, w, h, name)
+    return None if operation is None else memory.then(operation, mine=mine)
+
+
+def _levels_resized(layout: Layout, gaps: bool, w: int, h: int, name: str) -> Operation | None:
+    """``gaps``: whether it is a part of a larger one."""
+    contiguous = torch_resize.contiguous_after(layout.dtype, layout.contiguous, gaps)
     if contiguous is None or min(w, h) < LEAST_SIDE:
         return None
-    return memory.then(("resize_levels", w, h, name, contiguous), mine=mine)
+    return "resize_levels", w, h, name, contiguous
 
 
 # Transforms that a Compose records without asking torchvision.
 
 
 def _to_dtype(transform: Any, memory: Memory, mine: bool) -> Memory | None:
-    usual = type(transform.dtype) is torch.dtype  # not a dict of them, by type
-    return cast(memory, transform.dtype, transform.scale, mine) if usual else None
+    if type(transform.dtype) is not torch.dtype:  # but a dict of them, by type
+        return None
+    made = cast(memory, transform.dtype, transform.scale, mine)
+    return made if mine or made is not memory else None  # of the same dtype it is another object
 
 
 def _resize(transform: Any, memory: Memory, mine: bool) -> Memory | None:
     if transform.antialias is not True:
         return None
     made = resized(memory, transform.size, transform.interpolation, transform.max_size, mine)
-    return made if mine or made is not memory else None  # of the same size it is another object
+    return made if mine or made is not memory else None  # as above
 
 
 def _center_crop(transform: Any, memory: Memory, mine: bool) -> Memory | None:
@@ -160,23 +165,29 @@ _FILTERS: Final = {mode.value: mode for mode in InterpolationMode}
 def _resized_crop(transform: Any, value: Any, mine: bool) -> Any:
     if type(value) is not Draft:
         name = transform.interpolation
-        return v1.resized_crop(transform, value, mine, _FILTERS.get(name, name))
+        filter = _FILTERS.get(name) if type(name) is str else None
+        return v1.resized_crop(transform, value, mine, filter)
     memory, size = value.memory, v1.height_and_width(transform.size)
     if size is None or transform.antialias is not True or memory.has_part:
         return None
-    if not holds_levels(memory) or torch_resize.filter_of(transform.interpolation) is None:
+    name = torch_resize.filter_of(transform.interpolation)
+    if name is None or not holds_levels(memory):
         return None
     box = v1.random_box(transform, *memory.size)
     if box is None:
         return None
-    made = None
-    if min(*box[2:], *size) >= LEAST_SIDE:
-        made = resized(memory.part(box), size, transform.interpolation, None, mine=True)
-    if made is None:  # what was drawn is torchvision's to use
-        left, top, w, h = box
-        drawn = {"top": top, "left": left, "height": h, "width": w}
-        return draft(transform.transform(finished(value), drawn))
-    return Draft(made, value.kind)
+    left, top, w, h = box
+    if min(w, h) >= LEAST_SIDE:
+        if (h, w) == size:
+            return Draft(memory.part(box), value.kind)
+        gaps = memory.gaps_within((w, h)) is not None
+        operation = _levels_resized(memory.layout, gaps, size[1], size[0], name)
+        if operation is not None:
+            made = memory.then(("part", *box), operation, mine=mine)
+            return value if made is memory else Draft(made, value.kind)
+    # What was drawn is torchvision's to use.
+    drawn = {"top": top, "left": left, "height": h, "width": w}
+    return transform.transform(finished(value), drawn)
 
 
 def _flipped(transform: Any, memory: Memory, mine: bool) -> Memory | None:
@@ -186,7 +197,7 @@ def _flipped(transform: Any, memory: Memory, mine: bool) -> Memory | None:
 
 
 def _normalized(transform: Any, memory: Memory, mine: bool) -> Memory | None:
-    if memory.size == _ONE_PIXEL:
+    if memory.size == _ONE_PIXEL or (transform.inplace and not mine):
         return None
     return v1.normalized(memory, transform.mean, transform.std, transform.inplace, mine)
 

@@ -38,7 +38,6 @@ from .torchvision import BLURS, EXACT, SIZES, STEPS, gaussian_blurrer, normalize
 def _to_dtype(original: Function) -> Function:
     def to_dtype(image: Any, dtype: Any = torch.float, scale: Any = False) -> Any:
         made = torchvision_v2.cast(image._memory, dtype, scale) if pending(image) else None
-        # What torchvision's wrapper gives for a marked image of that dtype is another object.
         return original(image, dtype, scale) if made is None else like(image, made, marked=True)
 
     return to_dtype
@@ -57,9 +56,7 @@ def _resize_image(original: Function) -> Function:
             made = torchvision_v2.resized(image._memory, size, interpolation, max_size)
         if made is None:
             return original(image, size, interpolation, max_size, antialias)
-        # v2 makes another object of the same memory for an image that it marks.
-        kind = type(image)
-        return image if made is image._memory and kind is DeferredTensor else kind._of(made)
+        return like(image, made, marked=True)
 
     return resize_image
 
