@@ -27,7 +27,7 @@ from fastload._sources.deferred import switch, thread_state, torch_resize
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.lowering import lower
-from fastload._sources.deferred.tensor import DeferredTensor, DeferredTVImage
+from fastload._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
 from fastload._transforms.in_integers import resizes_in_integers
 from sides import side_by_side
 
@@ -344,6 +344,28 @@ class Parts(shapes.Photos):
 def test_a_part_that_is_a_batch_has_its_strides(photos: list[Path], workers: int) -> None:
     side_by_side(Parts(photos), batch_size=None, num_workers=workers)
     side_by_side(Parts(photos), batch_size=3, collate_fn=shapes.as_they_are, num_workers=workers)
+
+
+def _rows(path: Path) -> list[torch.Tensor]:
+    """The same part of a photo, which lies in memory in four ways."""
+    image = opened(path)
+    closed, wide = image.crop((2, 3, 32, 33)), F.pil_to_tensor(image)
+    rows = F.pil_to_tensor(closed)
+    parts = [x[:, 3:33, 2:32] for x in (wide, F.pil_to_tensor(image).contiguous())]
+    return [rows, rows.contiguous(), *parts]
+
+
+def test_rows_that_lie_in_several_ways_are_stacked_as_torch_stacks_them(photos: list[Path]) -> None:
+    chosen = random.Random(2)
+    for _ in range(60):
+        ways = [chosen.choice(chosen.sample(range(4), 2)) for _ in range(chosen.randint(2, 9))]
+        expected = torch.stack([_rows(photos[0])[way] for way in ways])
+        with switch.deferring():
+            found = torch.stack([_rows(photos[0])[way] for way in ways])
+            assert type(found) is DeferredBatch
+            assert found.stride() == expected.stride(), ways
+        assert found.materialise().stride() == expected.stride()
+        assert torch.equal(found.materialise(), expected)
 
 
 def test_what_only_torch_computes_stays_torchs(photos: list[Path]) -> None:
