@@ -30,6 +30,7 @@ LEFT_ALONE: frozenset[str] = frozenset(
     for name, is_known in {
         # Their checks of what they are given have had private names.
         "torchvision.transforms.v2.Transform.forward": at_least(_TORCHVISION, 0, 21),
+        "torchvision.transforms.v2.Compose.forward": at_least(_TORCHVISION, 0, 21),
         "torchvision.transforms.v2.RandomHorizontalFlip.forward": at_least(_TORCHVISION, 0, 21),
         # They refused a path or a mode's name, which fastload takes.
         "torchvision.io.read_image": at_least(_TORCHVISION, 0, 20),

@@ -33,8 +33,12 @@ class _Module:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return cast("Callable[..., Any]", getattr(importlib.import_module(self._name), name))
+    @functools.cached_property
+    def _module(self) -> Any:
+        return importlib.import_module(self._name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 pil_functional = _Module("torchvision.transforms._functional_pil")

@@ -49,6 +49,7 @@ from .lowering import TABLED
 from .operations import (
     TENSOR_OPERATIONS,
     Layout,
+    channels,
     dtype_name,
     layout,
     shape_and_strides,
@@ -77,7 +78,7 @@ _CAST = frozenset(
 )
 
 
-class _Memory:
+class Memory:
     """What several tensors share: what was recorded, or the real tensor.
 
     Attributes:
@@ -110,7 +111,7 @@ class _Memory:
         self._real: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, recording: Recording) -> _Memory:
+    def of(cls, recording: Recording) -> Memory:
         ended = layout(recording)
         assert ended is not None, "the recording ends in a tensor"
         return cls(*recording, ended)
@@ -169,28 +170,38 @@ class _Memory:
     def recording(self) -> Recording:
         return Recording(self.opened, self.operations, self.size, self.mode)
 
-    def then(self, operation: Operation) -> _Memory:
-        """New memory: this after one more operation."""
-        known = TENSOR_OPERATIONS[operation[0]]
-        after, resized = known.layout, known.size
-        return _Memory(
-            self.opened,
-            self.operations + (operation,),
-            self.size if resized is None else resized(self.size, *operation[1:]),
-            self.mode,
-            self.layout if after is None else after(self.layout, *operation[1:]),
-        )
+    def then(self, *operations: Operation, mine: bool = False) -> Memory:
+        """New memory: this after these operations; ``mine``: nobody else has this one, so it is."""
+        size, layout = self.size, self.layout
+        for name, *arguments in operations:
+            known = TENSOR_OPERATIONS[name]
+            if known.size is not None:
+                size = known.size(size, *arguments)
+            if known.layout is not None:
+                layout = known.layout(layout, *arguments)
+        operations = self.operations + operations
+        if not mine:
+            return Memory(self.opened, operations, size, self.mode, layout)
+        self.operations, self.size, self.layout = operations, size, layout
+        self.gaps = self.whole = None
+        self.has_part = False
+        return self
 
-    def copy(self) -> _Memory:
+    def copy(self) -> Memory:
         """New memory of the same values."""
-        return _Memory(self.opened, self.operations, self.size, self.mode, self.layout)
+        return Memory(self.opened, self.operations, self.size, self.mode, self.layout)
 
-    def part(self, box: Box) -> _Memory:
+    def gaps_within(self, size: Size) -> Strides | None:
+        """As ``gaps``, of a part of this size."""
+        strides = self.strides
+        _, closed = shape_and_strides(size, self.mode, self.layout.contiguous)
+        return None if closed == strides else strides
+
+    def part(self, box: Box) -> Memory:
         """A part of this memory: the box x, y, w, h."""
         part = self.then(("part", *box))
-        if part.strides != self.strides:
-            part.gaps = self.strides
         x, y, w, h = box
+        part.gaps = self.gaps_within((w, h))
         part.whole = _View(self, (slice(None), slice(y, y + h), slice(x, x + w)))
         self.has_part = True
         return part
@@ -199,7 +210,7 @@ class _Memory:
 class _View(NamedTuple):
     """A part of a tensor, or a row of a batch: what indexing gives."""
 
-    whole: _Memory | DeferredBatch
+    whole: Memory | DeferredBatch
     at: int | tuple[slice, ...]
 
     @property
@@ -368,16 +379,16 @@ class DeferredTensor(Deferred):
     """The tensor of an image that is not decoded yet: (channels, height, width), on the CPU."""
 
     __slots__ = ("_memory",)  # most have no dict
-    _memory: _Memory
+    _memory: Memory
 
     @staticmethod
     def __new__(cls, *args: Any, **kwargs: Any) -> DeferredTensor:
         if len(args) == 1 and isinstance(args[0], Recording):
-            return cls._of(_Memory.of(args[0]))
+            return cls._of(Memory.of(args[0]))
         return cast(DeferredTensor, cls.stands_for(*args, **kwargs))
 
     @classmethod
-    def _of(cls, memory: _Memory) -> DeferredTensor:
+    def _of(cls, memory: Memory) -> DeferredTensor:
         shape, strides, dtype = memory.shape, memory.strides, memory.layout.dtype
         if strides[0] > 1 and memory.gaps is None:  # the usual ones: torch is faster without them
             made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
@@ -461,7 +472,7 @@ class DeferredUnsqueezed(DeferredTensor):
     """
 
     @classmethod
-    def _of(cls, memory: _Memory) -> DeferredUnsqueezed:
+    def _of(cls, memory: Memory) -> DeferredUnsqueezed:
         shape, strides, dtype = memory.shape, memory.strides, memory.layout.dtype
         made = torch.Tensor._make_wrapper_subclass(
             cls, (1, *shape), strides=(shape[0] * strides[0], *strides), dtype=dtype
@@ -596,7 +607,7 @@ class DeferredRow(Deferred):
         real = self.batch.materialise()
         return self._viewed(lambda: self._part_of(real))
 
-    def copy(self, source: _Memory) -> bool:
+    def copy(self, source: Memory) -> bool:
         """Note a copy of ``source``, of the same shape and dtype; whether that can be noted."""
         x, y, w, h = self.box
         _, _, height, width = self.batch.shape
@@ -824,20 +835,49 @@ def _unsqueezed(value: Any) -> bool:
     return type(value) is DeferredUnsqueezed and value._memory.real is None
 
 
-def _like(tensor: DeferredTensor, memory: _Memory, marked: bool = False) -> DeferredTensor:
-    """A tensor of that memory; ``marked``: a v2 image stays one."""
-    kind = DeferredTVImage if marked and isinstance(tensor, DeferredTVImage) else DeferredTensor
-    return kind._of(memory)
+def like(tensor: DeferredTensor, memory: Memory, marked: bool = False) -> DeferredTensor:
+    """A tensor of that memory; itself, if it is its own, unless it is a v2 image: as v2 gives it.
 
-
-def unmarked(tensor: DeferredTensor) -> DeferredTensor:
-    """The tensor; of a v2 image, which most functions of torch do not give, a plain one."""
-    return DeferredTensor._of(tensor._memory) if isinstance(tensor, DeferredTVImage) else tensor
+    ``marked``: a v2 image stays one. Most functions of torch give a plain tensor.
+    """
+    if memory is tensor._memory and type(tensor) is DeferredTensor:
+        return tensor
+    return (type(tensor) if marked else DeferredTensor)._of(memory)
 
 
 def record(tensor: DeferredTensor, operation: Operation, marked: bool = False) -> DeferredTensor:
     """A new tensor: this one after an operation. ``marked``: a v2 image stays one."""
-    return _like(tensor, tensor._memory.then(operation), marked)
+    return like(tensor, tensor._memory.then(operation), marked)
+
+
+class Draft:
+    """A tensor between two transforms of a chain: of its end alone one is made, which takes long.
+
+    Attributes:
+        memory, kind: those of the tensor.
+        tensor: itself, where it was given; None: nobody has it.
+    """
+
+    __slots__ = ("kind", "memory", "tensor")
+
+    def __init__(
+        self, memory: Memory, kind: type[DeferredTensor], tensor: DeferredTensor | None = None
+    ) -> None:
+        self.memory = memory
+        self.kind = kind
+        self.tensor = tensor
+
+
+def draft(value: Any) -> Any:
+    """The draft of a deferred tensor that is not materialised; anything else stays."""
+    return Draft(value._memory, type(value), value) if pending(value) else value
+
+
+def finished(value: Any) -> Any:
+    """The tensor of a draft; anything else stays."""
+    if type(value) is not Draft:
+        return value
+    return value.kind._of(value.memory) if value.tensor is None else value.tensor
 
 
 def record_in_place(tensor: DeferredTensor, operation: Operation) -> DeferredTensor:
@@ -859,12 +899,10 @@ def _ending(name: str) -> tuple[tuple[Operation], Layout]:
 _ENDINGS = {name: _ending(name) for name in ("to_tensor", "to_image")}
 
 
-def of_image(image: DeferredImage, name: str) -> DeferredTensor:
-    """The tensor that "to_tensor" or "to_image" makes of an image."""
+def of_image(image: DeferredImage, name: str) -> Memory:
+    """The memory of the tensor that "to_tensor" or "to_image" makes of an image."""
     operation, layout = _ENDINGS[name]
-    return DeferredTensor._of(
-        _Memory(image._opened, image._operations + operation, image._size, image._mode, layout)
-    )
+    return Memory(image._opened, image._operations + operation, image._size, image._mode, layout)
 
 
 def _size(tensor: Any, dim: Any = None) -> Any:
@@ -916,7 +954,7 @@ def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
 def _cast_to(dtype: torch.dtype) -> Handler:
     def handler(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         made = NotImplemented if args or kwargs else _to(tensor, dtype)
-        return made if made is NotImplemented else unmarked(made)
+        return made if made is NotImplemented else like(made, made._memory)
 
     return handler
 
@@ -925,7 +963,7 @@ def _contiguous(tensor: Any, **kwargs: Any) -> Any:
     if not pending(tensor) or kwargs:
         return NotImplemented
     if _contiguous_already(tensor):
-        return unmarked(tensor)
+        return like(tensor, tensor._memory)
     return record(tensor, ("contiguous",))
 
 
@@ -933,7 +971,7 @@ def _clone(marked: bool) -> Handler:
     def handler(tensor: Any, **kwargs: Any) -> Any:
         if not pending(tensor) or kwargs:
             return NotImplemented
-        return _like(tensor, tensor._memory.copy(), marked)
+        return like(tensor, tensor._memory.copy(), marked)
 
     return handler
 
@@ -953,7 +991,7 @@ def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> H
             return record(tensor, (name, other))
         if not tensor._memory.alone:
             return NotImplemented
-        return unmarked(record_in_place(tensor, (name, other)))
+        return like(record_in_place(tensor, (name, other)), tensor._memory)
 
     return handler
 
@@ -985,7 +1023,7 @@ def _masked(image: DeferredTensor, mask: torch.Tensor, in_place: bool) -> Any:
     boxes = _zeros_of(mask, (c, h, w))
     if boxes is None:
         return NotImplemented
-    made = unmarked(image) if in_place else _like(image, memory.copy())
+    made = like(image, memory if in_place else memory.copy())
     for x, y, width, height in boxes:
         record_in_place(made, ("erase", y, x, height, width, None))
     return made
@@ -1056,22 +1094,25 @@ def _stack(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
 
 
 def _alike(tensors: Sequence[Any]) -> DeferredBatch | None:
-    """The stack of deferred tensors that look the same, which most are; None: these are others.
+    """The stack of deferred tensors of one shape and dtype, which most are; None: these are others.
 
-    It takes half of the time: 1.5 % of an image of 32x32.
+    It takes half of the time: 1.5 % of an image of 32x32. What lies in memory as rows of pixels and
+    what does not often come together, in any order: torch is asked about one of each.
     """
-    looks, recordings = set(), []
+    looks: dict[Any, Memory] = {}
+    recordings = []
     for tensor in tensors:
         if not pending(tensor):
             return None
         memory = tensor._memory
-        looks.add((memory.size, memory.mode, memory.layout, memory.gaps))
+        looks.setdefault((memory.size, memory.mode, memory.layout, memory.gaps), memory)
         recordings.append(memory.recording())
-    if len(looks) != 1:
+    if len({(memory.shape, memory.layout.dtype) for memory in looks.values()}) != 1:
         return None
     count, memory = len(recordings), tensors[0]._memory
     shape, dtype = memory.shape, memory.layout.dtype
-    strides = _joined_strides(torch.stack, ((shape, memory.strides),), dtype, times=count)
+    parts = tuple((shape, memory.strides) for memory in looks.values())
+    strides = _joined_strides(torch.stack, parts, dtype, times=count if len(parts) == 1 else 1)
     return DeferredBatch._of(tuple(recordings), (count, *shape), dtype, strides)
 
 
@@ -1269,7 +1310,7 @@ def _iter(batch: Any) -> Any:
 
 def _row_of(batch: DeferredBatch, place: int) -> Any:
     """A row of a batch of recordings. See Note [Rows of a batch]."""
-    memory = _Memory.of(cast(Recording, batch.rows[place]))
+    memory = Memory.of(cast(Recording, batch.rows[place]))
     strides = _strides(batch)[1:]
     if memory.strides != strides:
         memory = memory.then(("contiguous",))
@@ -1282,7 +1323,7 @@ def _row_of(batch: DeferredBatch, place: int) -> Any:
 def _part(tensor: DeferredTensor, index: Any) -> Any:
     """A part of a tensor. See Note [Parts]."""
     memory = tensor._memory
-    if memory.has_part or not _movable(tensor):
+    if memory.has_part or not movable(memory):
         return NotImplemented
     box = _box(index, tensor.shape)
     if box is None or min(box[2:]) < LEAST_SIDE:
@@ -1293,13 +1334,12 @@ def _part(tensor: DeferredTensor, index: Any) -> Any:
 LEAST_SIDE = 2  # of what is cut, mirrored or resized: strides of a side of one mean nothing
 
 
-def _movable(tensor: DeferredTensor) -> bool:
+def movable(memory: Memory) -> bool:
     """Whether the core cuts and mirrors it: nothing but a border of the image is over it yet."""
-    c, h, w = tensor.shape
-    if c == 1 or min(h, w) < LEAST_SIDE:
+    if channels(memory.mode) == 1 or min(memory.size) < LEAST_SIDE:
         return False
     before: list[Operation] = []
-    for operation in tensor._memory.operations:
+    for operation in memory.operations:
         name = operation[0]
         if name in ("erase", "fill"):
             return False
@@ -1310,19 +1350,17 @@ def _movable(tensor: DeferredTensor) -> bool:
     return True
 
 
-def holds_levels(tensor: DeferredTensor) -> bool:
-    """Whether it is a tensor of an RGB image's levels, cut, mirrored or resized."""
-    memory = tensor._memory
-    if memory.mode != "RGB" or memory.layout.dtype != torch.uint8 or not _movable(tensor):
+def holds_levels(memory: Memory) -> bool:
+    """Whether it is of an RGB image's levels, cut, mirrored or resized."""
+    if memory.mode != "RGB" or memory.layout.dtype != torch.uint8 or not movable(memory):
         return False
     names = [name for name, *_ in memory.operations]
     return "to_image" in names and _MOVED.issuperset(names[names.index("to_image") :])
 
 
-def holds_values(tensor: DeferredTensor) -> bool:
+def holds_values(memory: Memory) -> bool:
     """Whether it is float32, an RGB image, cut and mirrored, whose values a table has."""
-    memory = tensor._memory
-    if memory.mode != "RGB" or memory.layout.dtype != torch.float32 or not _movable(tensor):
+    if memory.mode != "RGB" or memory.layout.dtype != torch.float32 or not movable(memory):
         return False
     return not any(name in ("border", "resize_values") for name, *_ in memory.operations)
 
@@ -1335,7 +1373,7 @@ def _flip(tensor: Any, *dims: Any, **kwargs: Any) -> Any:
         dims, kwargs = (kwargs["dims"],), {}
     if len(dims) == 1 and type(dims[0]) in (tuple, list):
         dims = tuple(dims[0])
-    if not pending(tensor) or kwargs or len(dims) != 1 or not _movable(tensor):
+    if not pending(tensor) or kwargs or len(dims) != 1 or not movable(tensor._memory):
         return NotImplemented
     (dim,) = dims
     if type(dim) is not int or dim not in (-1, -2, 1, 2):
@@ -1355,7 +1393,7 @@ def _ordered(tensor: DeferredTensor, index: list[Any]) -> Any:
         return NotImplemented
     order = "order", *(c % 3 for c in index)
     operations = (*memory.operations[:made], order, *memory.operations[made:])
-    moved = _Memory(memory.opened, operations, memory.size, memory.mode, memory.layout)
+    moved = Memory(memory.opened, operations, memory.size, memory.mode, memory.layout)
     return DeferredTensor._of(moved)
 
 

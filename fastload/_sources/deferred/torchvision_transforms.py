@@ -36,12 +36,13 @@ from .recording import Argument, Operation
 from .tensor import (
     LEAST_SIDE,
     DeferredTensor,
+    Draft,
+    Memory,
+    draft,
+    finished,
     holds_values,
     of_image,
     pending,
-    record,
-    record_in_place,
-    unmarked,
 )
 from .thread_state import THREAD
 from .trial import Function, has_hook_of_all_modules
@@ -55,7 +56,7 @@ _FLOATS: Final = struct.Struct("f")
 
 def unchanged_in(where: ModuleType | type, *names: str) -> Callable[[], bool]:
     """Whether torchvision's functions of these names are still its own: programs replace them."""
-    get = operator.attrgetter(*names)
+    get = operator.attrgetter("__name__", *names)  # which wants one at least
     own = get(where)
     return lambda: bool(get(where) == own)
 
@@ -149,14 +150,16 @@ def _log(ratio: tuple[float, float], device: torch.device) -> tuple[float, float
     return low, high
 
 
-def _random_box(
-    width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float]
-) -> tuple[int, int, int, int] | None:
-    """Left, top, width and height of ``RandomResizedCrop``; None: nothing was drawn."""
+def random_box(transform: Any, width: int, height: int) -> tuple[int, int, int, int] | None:
+    """Left, top, width and height of a ``RandomResizedCrop``; None: nothing was drawn."""
+    scale, ratio = _numbers(transform.scale), _numbers(transform.ratio)
+    if scale is None or ratio is None or ratio[0] <= 0:
+        return None
     drawn = _SCRATCH.real if _draws_into_scratch() else torch.empty(1)
     if drawn.dtype is not torch.float32:
         return None
-    area, logs = height * width, _log(ratio, drawn.device)
+    own: torch.Tensor | None = transform.__dict__.get("_log_ratio")  # v2's, made once
+    area, logs = height * width, _log(ratio, drawn.device) if own is None else own.tolist()
     for _ in range(10):
         target_area = area * drawn.uniform_(*scale).item()
         aspect_ratio = drawn.uniform_(*logs).exp_().item()
@@ -196,7 +199,7 @@ def _numbers(values: Any) -> tuple[float, float] | None:
     return tuple(values) if usual and _NUMBERS.issuperset(map(type, values)) else None
 
 
-def _height_and_width(size: Any) -> tuple[int, int] | None:
+def height_and_width(size: Any) -> tuple[int, int] | None:
     usual = type(size) in (tuple, list) and len(size) == 2
     return tuple(size) if usual and _all_int(size) and min(size) > 0 else None
 
@@ -260,28 +263,25 @@ def resize(original: Function) -> Function:
             now = img._memory.size
             wanted = _resized_to(now, size, max_size)
             if wanted is not None and _filter(interpolation) == PIL.Image.Resampling.BILINEAR:
-                made = img if wanted == now else resized_values(img, *wanted, v2=False)
+                memory = img._memory
+                made = memory if wanted == now else resized_values(memory, *wanted, v2=False)
                 if made is not None:
-                    return made
+                    return img if made is memory else DeferredTensor._of(made)
         return original(img, size, interpolation, max_size, antialias)
 
     return resize
 
 
-def resized_values(image: DeferredTensor, w: int, h: int, v2: bool) -> DeferredTensor | None:
-    """A float32 tensor that is resized in floating point, as marked as before.
-
-    None: it is not recorded.
-    """
-    memory = image._memory
-    if min(w, h) < LEAST_SIDE or not holds_values(image) or torch_resize.sums() is None:
+def resized_values(memory: Memory, w: int, h: int, v2: bool) -> Memory | None:
+    """A float32 tensor that is resized in floating point; None: it is not recorded."""
+    if min(w, h) < LEAST_SIDE or not holds_values(memory) or torch_resize.sums() is None:
         return None
     contiguous = torch_resize.contiguous_after(
         memory.layout.dtype, memory.layout.contiguous, memory.gaps is not None, v2=v2
     )
     if contiguous is None:
         return None
-    return record(image, ("resize_values", w, h, v2, contiguous), marked=v2)
+    return memory.then(("resize_values", w, h, v2, contiguous))
 
 
 def _filter(interpolation: Any) -> int | None:
@@ -294,14 +294,14 @@ def _filter(interpolation: Any) -> int | None:
 def _resized_to(now: tuple[int, int], size: Any, max_size: Any) -> tuple[int, int] | None:
     """Width and height of an image of width and height ``now`` after ``functional.resize``."""
     if type(size) in (tuple, list) and len(size) == 2:
-        both = _height_and_width(size) if max_size is None else None
+        both = height_and_width(size) if max_size is None else None
     else:
         side = [size] if type(size) is int else size
         if type(side) not in (tuple, list) or len(side) != 1 or type(side[0]) is not int:
             return None
         if max_size is not None and type(max_size) is not int:
             return None
-        both = _height_and_width(functional._compute_resized_output_size(now[::-1], side, max_size))
+        both = height_and_width(functional._compute_resized_output_size(now[::-1], side, max_size))
     return None if both is None else both[::-1]
 
 
@@ -317,63 +317,74 @@ class Step(NamedTuple):
 
     Attributes:
         kind: its class.
-        record: ``record(transform, value, mine)``: what comes of it; None: torchvision has to say.
-            ``mine``: nobody else has ``value``, which may be changed and given back.
+        record: ``record(transform, value, mine)``: what comes of it, a ``Draft`` of a tensor; None:
+            torchvision has to say. ``mine``: nobody else has ``value``, which may be changed and
+            given back.
         calls: torchvision's functions that it stands for.
         methods: the same, of its class.
+        where: the module of ``calls``.
     """
 
     kind: type
     record: Recorder
     calls: tuple[str, ...]
     methods: tuple[str, ...]
+    where: ModuleType = functional
 
     def usual(self) -> Callable[[Any], bool]:
         """Makes a function: whether a transform's functions are still torchvision's own."""
-        functions = unchanged_in(functional, *self.calls)
+        functions = unchanged_in(self.where, *self.calls)
         methods = unchanged_in(self.kind, *self.methods)
-        return lambda transform: (
-            functions() and methods() and "get_params" not in transform.__dict__
-        )
+        own = {*self.methods, "get_params"}
+        return lambda transform: functions() and methods() and own.isdisjoint(transform.__dict__)
 
 
-def compose(original: Function) -> Function:
-    """``Compose.__call__``. What a step has made nobody else has: the next one may change it.
+def composer(
+    kind: type[Any], steps: Callable[[], Sequence[Step]]
+) -> Callable[[Function], Function]:
+    """The call of a ``Compose``. What a step has made nobody else has: the next one may change it.
 
     Whether torchvision's functions are its own is found out once in a batch for each Compose,
     and again where a hook is registered.
     """
-    usual = {step.kind: (step, step.usual()) for step in STEPS}
     applied_as_usual = unchanged_in(transforms.RandomApply, "forward")
 
-    def recorder(transform: Any) -> Recorder | _Applied | None:
-        own = getattr(transform, "__dict__", {})
-        changed = "forward" in own or "_compiled_call_impl" in own
-        if changed or has_hook_of_all_modules() or any(_hooks(transform)):
-            return None
-        if type(transform) is transforms.RandomApply and applied_as_usual():
-            if type(transform.transforms) not in _SEQUENCES:
+    def make(original: Function) -> Function:
+        usual = {step.kind: (step, step.usual()) for step in steps()}
+
+        def recorder(transform: Any) -> Recorder | _Applied | None:
+            own = getattr(transform, "__dict__", {})
+            changed = "forward" in own or "_compiled_call_impl" in own
+            if changed or has_hook_of_all_modules() or any(_hooks(transform)):
                 return None
-            steps = list(transform.transforms)
-            return _Applied(steps, list(map(recorder, steps)))
-        step, is_usual = usual.get(type(transform), (None, None))
-        return step.record if step is not None and is_usual and is_usual(transform) else None
+            if type(transform) is transforms.RandomApply and applied_as_usual():
+                if type(transform.transforms) not in _SEQUENCES:
+                    return None
+                inner = list(transform.transforms)
+                return _Applied(inner, list(map(recorder, inner)))
+            step, is_usual = usual.get(type(transform), (None, None))
+            return step.record if step is not None and is_usual and is_usual(transform) else None
 
-    def __call__(self: Any, img: Any) -> Any:
-        if not isinstance(img, DeferredImage) or type(self) is not transforms.Compose:
-            return original(self, img)
-        chains = THREAD.batch.chains
-        now = list(self.transforms)
-        known, recorders, hooks = chains.get(self, (None, [], []))
-        if known != now or any(hooks):
-            known, recorders = now, list(map(recorder, now))
-            recorded_ones = itertools.compress(now, recorders)
-            hooks = list(itertools.chain.from_iterable(map(_hooks, recorded_ones)))
-            chains[self] = known, recorders, hooks
-        made, _ = _chained(now, recorders, img, False)
-        return made
+        def call(self: Any, *images: Any) -> Any:
+            if len(images) != 1 or type(self) is not kind:
+                return original(self, *images)
+            img = images[0] if isinstance(images[0], DeferredImage) else draft(images[0])
+            if img is images[0] and not isinstance(img, DeferredImage):
+                return original(self, *images)
+            chains = THREAD.batch.chains
+            now = list(self.transforms)
+            known, recorders, hooks = chains.get(self, (None, [], []))
+            if known != now or any(hooks):
+                known, recorders = now, list(map(recorder, now))
+                recorded_ones = itertools.compress(now, recorders)
+                hooks = list(itertools.chain.from_iterable(map(_hooks, recorded_ones)))
+                chains[self] = known, recorders, hooks
+            made, _ = _chained(now, recorders, img, False)
+            return finished(made)
 
-    return __call__
+        return call
+
+    return make
 
 
 def _chained(
@@ -386,7 +397,7 @@ def _chained(
             continue
         made = recorded and recorded(transform, img, mine)
         if made is None:
-            img, mine = transform(img), False
+            img, mine = draft(transform(finished(img))), False
         elif made is not img:
             img, mine = made, True
     return img, mine
@@ -407,7 +418,7 @@ class _Applied:
     def chained(self, transform: Any, image: Any, mine: bool) -> tuple[Any, bool]:
         """As ``_chained``. A step may be the user's, and may keep what it gives."""
         if not waiting(image) or list(transform.transforms) != self._steps:
-            return transform(image), False
+            return draft(transform(finished(image))), False
         if _exceeds(transform.p):
             return image, mine
         return _chained(self._steps, self._recorders, image, mine)
@@ -445,7 +456,7 @@ def _cropped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
         if not image._loaded:
             image._first_load()  # fails before anything is drawn
         operations = (border,)
-    size = _height_and_width(transform.size)
+    size = height_and_width(transform.size)
     if size is None or size[0] > h or size[1] > w:
         return None
     if size != (h, w):
@@ -454,25 +465,21 @@ def _cropped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
     return image._then(*operations, mine=mine)
 
 
-def _resized_crop(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
-    size, scale, ratio = (
-        _height_and_width(transform.size),
-        _numbers(transform.scale),
-        _numbers(transform.ratio),
-    )
-    interpolation = transform.interpolation
+def resized_crop(
+    transform: Any, image: Any, mine: bool, interpolation: Any = None
+) -> DeferredImage | None:
+    """Records a ``RandomResizedCrop``, with this interpolation where it is v2's."""
+    size = height_and_width(transform.size)
+    interpolation = interpolation or transform.interpolation
     if (
         not waiting(image)
         or size is None
-        or scale is None
-        or ratio is None
-        or ratio[0] <= 0
         or image.mode not in PLAIN
         or type(interpolation) is not InterpolationMode
         or transform.antialias is False  # of which torchvision warns
     ):
         return None
-    box = _random_box(*image.size, scale, ratio)
+    box = random_box(transform, *image.size)
     if box is None:
         return None
     operations: list[Operation] = []
@@ -484,7 +491,7 @@ def _resized_crop(transform: Any, image: Any, mine: bool) -> DeferredImage | Non
     return image._then(*operations, mine=mine)
 
 
-def _flipped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
+def flipped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
     if not waiting(image):
         return None
     return image._then(("flip", False), mine=mine) if happens(transform.p) else image
@@ -535,8 +542,8 @@ def jittered(
 BYTES: Final = frozenset({"L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB"})
 
 
-def to_tensor(image: DeferredImage, name: str) -> DeferredTensor | None:
-    """What "to_tensor" or "to_image" makes of an image; None: it is not recorded."""
+def to_tensor(image: DeferredImage, name: str) -> Memory | None:
+    """The memory of what "to_tensor" or "to_image" makes; None: it is not recorded."""
     if image._mode not in BYTES:
         return None
     if name == "to_tensor" and torch.get_default_dtype() is not torch.float32:
@@ -547,17 +554,13 @@ def to_tensor(image: DeferredImage, name: str) -> DeferredTensor | None:
 
 
 def normalized(
-    tensor: DeferredTensor, mean: Any, std: Any, inplace: bool, marked: bool
-) -> DeferredTensor | None:
-    """The tensor normalised, ``marked`` as before by v2; None: it is not recorded."""
-    memory = tensor._memory
+    memory: Memory, mean: Any, std: Any, inplace: bool, mine: bool = False
+) -> Memory | None:
+    """A tensor normalised; None: it is not recorded."""
     operation = _normalization(mean, std, channels(memory.mode), memory.layout.dtype)
-    if operation is None or (inplace and not memory.alone):
+    if operation is None or (inplace and not mine and not memory.alone):
         return None
-    if not inplace:
-        return record(tensor, operation, marked=marked)
-    record_in_place(tensor, operation)
-    return unmarked(tensor) if not marked else tensor
+    return memory.then(operation, mine=mine or inplace)
 
 
 def _normalization(mean: Any, std: Any, bands: int, dtype: torch.dtype) -> Operation | None:
@@ -594,6 +597,36 @@ def _sequence(values: Any) -> tuple[float, ...]:
     return (values,) if type(values) is float else ()
 
 
+def ending(name: str, kind: type[DeferredTensor]) -> Recorder:
+    """Records what makes a tensor of an image."""
+
+    def record(transform: Any, image: Any, mine: bool) -> Draft | None:
+        memory = to_tensor(image, name) if waiting(image) else None
+        return None if memory is None else Draft(memory, kind)
+
+    return record
+
+
+def on_tensors(
+    record: Callable[[Any, Memory, bool], Memory | None],
+    on_image: Recorder = lambda *_: None,
+    marked: bool = True,
+) -> Recorder:
+    """Records what makes a tensor of a tensor; ``marked``: it stays one that v2 marks."""
+
+    def on_tensor(transform: Any, value: Any, mine: bool) -> Any:
+        if type(value) is not Draft:
+            return on_image(transform, value, mine)
+        if not marked and value.kind is not DeferredTensor:
+            return None
+        memory = record(transform, value.memory, mine)
+        if memory is None or memory is value.memory:
+            return None if memory is None else value
+        return Draft(memory, value.kind)
+
+    return on_tensor
+
+
 STEPS: Final = (
     Step(
         kind=transforms.RandomCrop,
@@ -603,13 +636,13 @@ STEPS: Final = (
     ),
     Step(
         kind=transforms.RandomResizedCrop,
-        record=_resized_crop,
+        record=resized_crop,
         calls=("resized_crop", "crop", "resize", "get_dimensions"),
         methods=("forward", "get_params"),
     ),
     Step(
         kind=transforms.RandomHorizontalFlip,
-        record=_flipped,
+        record=flipped,
         calls=("hflip",),
         methods=("forward",),
     ),
@@ -621,16 +654,15 @@ STEPS: Final = (
     ),
     Step(
         kind=transforms.ToTensor,
-        record=lambda _, image, mine: to_tensor(image, "to_tensor") if waiting(image) else None,
+        record=ending("to_tensor", DeferredTensor),
         calls=("to_tensor",),
         methods=("__call__",),
     ),
     Step(
         kind=transforms.Normalize,
-        record=lambda own, tensor, mine: (
-            normalized(tensor, own.mean, own.std, mine or own.inplace, marked=False)
-            if pending(tensor)
-            else None
+        record=on_tensors(
+            lambda own, memory, mine: normalized(memory, own.mean, own.std, own.inplace, mine),
+            marked=False,
         ),
         calls=("normalize",),
         methods=("forward",),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ from fastload._sources.deferred import switch, thread_state, torch_resize
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill
 from fastload._sources.deferred.lowering import lower
-from fastload._sources.deferred.tensor import DeferredTensor, DeferredTVImage
+from fastload._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
 from fastload._transforms.in_integers import resizes_in_integers
 from sides import side_by_side
 
@@ -71,9 +74,12 @@ CHAINS: dict[str, list[Any]] = {
 
 
 @needs_integers
+@pytest.mark.parametrize("compose", [v1.Compose, v2.Compose])
 @pytest.mark.parametrize("name", CHAINS)
-def test_a_chain_on_tensors_gives_data_loaders_batches(photos: list[Path], name: str) -> None:
-    chain = v1.Compose(CHAINS[name])
+def test_a_chain_on_tensors_gives_data_loaders_batches(
+    photos: list[Path], name: str, compose: type
+) -> None:
+    chain = compose(CHAINS[name])
     for workers in (0, 1) if name == "v1" else (0,):
         side_by_side(
             shapes.Photos(photos, chain), batch_size=4, shuffle=True, num_workers=workers, epochs=3
@@ -85,6 +91,87 @@ def test_a_chain_on_tensors_gives_data_loaders_batches(photos: list[Path], name:
     assert stats["images_materialised"] == 0
     assert stats["images_deferred"] == len(photos)
     assert "slower" not in loader.explain()  # nothing was left to Pillow
+
+
+def _kept(value: Any, kept: list[Any]) -> Any:
+    kept.append(value)
+    return value
+
+
+def _zeroed(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value[..., 1:3, 2:4] = 0
+    return value
+
+
+STEPS: list[Any] = [
+    v2.ToImage(), v2.ToImage(), v2.PILToTensor(), v1.ToTensor(), v2.ToPureTensor(),
+    v2.RandomResizedCrop((20, 24), antialias=True),
+    v2.RandomResizedCrop(21, ratio=(0.2, 4.0), interpolation=Mode.BICUBIC),
+    v2.RandomResizedCrop((1, 7), (0.0001, 0.001)), v2.RandomResizedCrop(9, antialias=False),
+    v2.RandomResizedCrop(30, (1.0, 1.0), (1.0, 1.0)),
+    v2.RandomHorizontalFlip(), v2.RandomHorizontalFlip(1), v2.RandomVerticalFlip(),
+    v2.Resize(40), v2.Resize((30, 30)), v2.Resize(17, max_size=60), v2.Resize((33, 1)),
+    v2.Resize(30, Mode.NEAREST), v2.CenterCrop(30), v2.CenterCrop((16, 14)), v2.CenterCrop(70),
+    v2.RandomCrop(14), v2.ToDtype(torch.float32, scale=True), v2.ToDtype(torch.float32),
+    v2.ToDtype(torch.float16, scale=True), v2.ToDtype(torch.uint8, scale=True),
+    v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True),
+    v2.Normalize(shapes.MEAN, shapes.STD), v2.Normalize([0.5], [0.2], inplace=True),
+    v1.Normalize(shapes.MEAN, shapes.STD), v2.RandomErasing(0.5), v2.RandomGrayscale(0.3),
+    v1.RandomHorizontalFlip(), v1.RandomApply([v2.CenterCrop(25), _zeroed], 0.5), _zeroed,
+    v2.RandomApply([v2.RandomHorizontalFlip(), v2.Resize(30)]),
+    lambda value: value.clone() if isinstance(value, torch.Tensor) else value.copy(),
+]  # fmt: skip
+USUAL_STEPS = [*CHAINS["train"], *CHAINS["eval"]]
+
+
+def _outcome(chain: Any, image: Any, seed: int, kept: list[Any]) -> tuple[Any, ...]:
+    """What a chain gives, or its error, and what was kept; and the generator's state after it."""
+    torch.manual_seed(seed)
+    try:
+        kept.append(chain(image))
+    except (RuntimeError, TypeError, ValueError) as error:
+        kept.append(f"{type(error).__name__}: {error}")
+    state = torch.get_rng_state().tolist()
+    same = [[one is other for other in kept] for one in kept]
+    return same, state, *map(_values, kept)
+
+
+def _values(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, torch.Tensor):
+        return "image", value.mode, value.size, value.tobytes()
+    kind = tv_tensors.Image if isinstance(value, tv_tensors.Image) else torch.Tensor
+    real = torch.Tensor.as_subclass(
+        value.materialise() if isinstance(value, DeferredTensor) else value, torch.Tensor
+    )
+    return kind, real.dtype, real.shape, real.stride(), real.contiguous().numpy().tobytes()
+
+
+@needs_integers
+@pytest.mark.filterwarnings("ignore:Anti-alias option is always applied:UserWarning")
+def test_random_chains_of_v2_give_what_they_give_on_real_images(photos: list[Path]) -> None:
+    chosen = random.Random(3)
+    for seed in range(150):
+        steps = chosen.choices(STEPS, k=chosen.randint(1, 5))
+        steps += chosen.choices(USUAL_STEPS, k=chosen.randint(0, 5))
+        if chosen.random() < 0.5:
+            steps.insert(0, v2.ToImage())
+        elif chosen.random() < 0.5:
+            chosen.shuffle(steps)
+        watched = chosen.random() < 0.3
+        path, mode = chosen.choice(photos), chosen.choice(("RGB", "RGB", "RGB", "L"))
+        outcomes = []
+        for deferring in (False, True):
+            kept: list[Any] = []
+            watch = functools.partial(_kept, kept=kept)
+            taken = [one for step in steps for one in (step, watch)] if watched else steps
+            chain = v2.Compose(taken)
+            with switch.deferring() if deferring else contextlib.nullcontext():
+                image = opened(path).convert(mode)
+                outcomes.append(_outcome(chain, image, seed, kept))
+        assert outcomes[0] == outcomes[1], (seed, steps)
 
 
 class Read(shapes.Photos):
@@ -257,6 +344,28 @@ class Parts(shapes.Photos):
 def test_a_part_that_is_a_batch_has_its_strides(photos: list[Path], workers: int) -> None:
     side_by_side(Parts(photos), batch_size=None, num_workers=workers)
     side_by_side(Parts(photos), batch_size=3, collate_fn=shapes.as_they_are, num_workers=workers)
+
+
+def _rows(path: Path) -> list[torch.Tensor]:
+    """The same part of a photo, which lies in memory in four ways."""
+    image = opened(path)
+    closed, wide = image.crop((2, 3, 32, 33)), F.pil_to_tensor(image)
+    rows = F.pil_to_tensor(closed)
+    parts = [x[:, 3:33, 2:32] for x in (wide, F.pil_to_tensor(image).contiguous())]
+    return [rows, rows.contiguous(), *parts]
+
+
+def test_rows_that_lie_in_several_ways_are_stacked_as_torch_stacks_them(photos: list[Path]) -> None:
+    chosen = random.Random(2)
+    for _ in range(60):
+        ways = [chosen.choice(chosen.sample(range(4), 2)) for _ in range(chosen.randint(2, 9))]
+        expected = torch.stack([_rows(photos[0])[way] for way in ways])
+        with switch.deferring():
+            found = torch.stack([_rows(photos[0])[way] for way in ways])
+            assert type(found) is DeferredBatch
+            assert found.stride() == expected.stride(), ways
+        assert found.materialise().stride() == expected.stride()
+        assert torch.equal(found.materialise(), expected)
 
 
 def test_what_only_torch_computes_stays_torchs(photos: list[Path]) -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.overrides import TorchFunctionMode
-from torchvision import transforms
+from torchvision import transforms, tv_tensors
 from torchvision.transforms import functional, v2
 from torchvision.transforms.v2 import functional as functional_v2
 
@@ -25,6 +25,7 @@ from combinations import combinations
 from fastload._sources.deferred import (
     switch,
     thread_state,
+    torch_resize,
     torchvision_transforms,
     torchvision_v2,
     trial,
@@ -295,7 +296,7 @@ def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch
     taken = []
     for name in (
         "_border",
-        "_random_box",
+        "random_box",
         "happens",
         "_takes",
         "jittered",
@@ -323,7 +324,7 @@ def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch
     )
     with deferring():
         chain(opened())
-    names = ["_border", "_random_box", "happens", "jittered"]
+    names = ["_border", "random_box", "happens", "jittered"]
     names += ["_takes", "happens", "_takes", "jittered", "_takes"]
     assert taken == [(name, True) for name in names]
 
@@ -489,6 +490,96 @@ def test_a_chain_calls_what_a_program_has_changed_in_it() -> None:
         handle.remove()
         chain(opened())
     assert len(seen) == 1
+
+
+ON_TENSORS = [
+    v2.ToImage(),
+    v2.RandomResizedCrop((20, 24), antialias=True),
+    v2.RandomHorizontalFlip(1.0),
+    v2.Resize(18),
+    v2.CenterCrop(16),
+    v2.ToDtype(torch.float32, scale=True),
+    v2.Normalize([0.5, 0.4, 0.3], [0.2] * 3),
+]
+
+needs_v2 = pytest.mark.skipif(
+    "torchvision.transforms.v2.Compose.forward" in releases.LEFT_ALONE,
+    reason="this torchvision's v2 is left alone",
+)
+
+
+@needs_v2
+@pytest.mark.skipif(
+    torch_resize.filter_of("bilinear") is None,
+    reason="torchvision resizes tensors in floating point here",
+)
+def test_a_chain_of_v2_makes_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = v2.Compose(ON_TENSORS)
+    makes, count = DeferredTensor._of.__func__, []  # type: ignore[attr-defined]
+
+    def counted(kind: Any, memory: Any) -> Any:
+        count.append(kind)
+        return makes(kind, memory)
+
+    with deferring():
+        chain(opened())  # which has proved itself now
+        monkeypatch.setattr(DeferredTensor, "_of", classmethod(counted))
+        result = chain(opened())
+    assert count == [type(result)]
+    assert isinstance(result, tv_tensors.Image)
+
+
+@needs_v2
+@pytest.mark.parametrize("step", ON_TENSORS[:-1], ids=lambda step: type(step).__name__)
+def test_a_chain_of_v2_calls_what_a_program_has_changed_in_it(
+    step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain, seen = v2.Compose(ON_TENSORS), []
+    watched = ("make_params", "transform", "check_inputs", "_call_kernel", "forward")
+
+    def ran() -> bool:
+        seen.clear()
+        with thread_state.batch(thread_state.BatchContext()):
+            chain(opened())
+        return bool(seen)
+
+    with deferring():
+        assert not ran()
+        for name in watched:
+            original = getattr(step, name)
+
+            def watch(*args: Any, name: str = name, original: Any = original, **given: Any) -> Any:
+                seen.append(name)
+                return original(*args, **given)
+
+            with monkeypatch.context() as changed:
+                changed.setattr(step, name, watch)
+                assert ran() or (name == "_call_kernel" and isinstance(step, v2.ToImage))
+            with monkeypatch.context() as changed:
+                changed.setattr(
+                    type(step), name, lambda self, *args, **given: watch(*args, **given)
+                )
+                assert ran() or (name == "_call_kernel" and isinstance(step, v2.ToImage))
+        handle = step.register_forward_hook(lambda module, given, result: seen.append(result))
+        assert ran()
+        handle.remove()
+        assert not ran()
+
+
+@needs_v2
+def test_a_chain_of_v2_leaves_samples_and_masks_to_torchvision() -> None:
+    chain = v2.Compose(ON_TENSORS[:5])
+    outcomes = []
+    for image in (opened, lambda: opened().materialise()):
+        with deferring():
+            given = image()
+            mask = tv_tensors.Mask(torch.arange(40 * 36).reshape(36, 40))
+            torch.manual_seed(4)
+            first, second = chain({"image": given, "mask": mask, "label": 3}), chain(given, mask)
+            outcomes.append([first["label"], *second, first["image"], first["mask"]])
+    for deferred, real in zip(*outcomes, strict=True):
+        assert isinstance(deferred, type(real))
+        assert np.array_equal(np.asarray(deferred), np.asarray(real))
 
 
 def test_what_a_step_of_random_apply_gives_may_be_the_users_to_keep() -> None:

@@ -25,7 +25,7 @@ from albumentations.pytorch import ToTensorV2
 from ...._base import randomness
 from ..from_array import deferred_pixels, may_defer, note_given
 from ..redirect import holds
-from ..tensor import of_image, record
+from ..tensor import DeferredTensor, of_image, record
 from ..thread_state import THREAD
 from ..trial import Function
 from .patch import Patch
@@ -131,7 +131,7 @@ def _to_tensor(original: Function) -> Function:
 def _deferred(levels: np.ndarray, table: bytes) -> torch.Tensor:
     """The tensor of what ``Normalize`` makes of these bytes."""
     image = deferred_pixels(levels.tobytes(), (levels.shape[1], levels.shape[0]))
-    tensor = of_image(image, "to_image")
+    tensor = DeferredTensor._of(of_image(image, "to_image"))
     return record(tensor, ("look_up", table))
 
 

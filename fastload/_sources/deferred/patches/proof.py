@@ -79,9 +79,9 @@ class Given:
     def _levels(self) -> Any:
         if not self._deferred:
             return torch.from_numpy(self.array).permute(2, 0, 1)
-        from ..tensor import of_image
+        from ..tensor import DeferredTensor, of_image
 
-        return of_image(self.image, "to_image")
+        return DeferredTensor._of(of_image(self.image, "to_image"))
 
     def _as_marked(self, tensor: Any) -> Any:
         if not self._marks:

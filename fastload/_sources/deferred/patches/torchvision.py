@@ -20,7 +20,7 @@ from .. import agreement, torch_blur, torchvision_io
 from .. import torchvision_transforms as fewer_steps
 from ..from_array import deferred_array, may_defer
 from ..image import PLAIN, DeferredImage, sides_of, waiting
-from ..tensor import Deferred, pending
+from ..tensor import Deferred, DeferredTensor, like, pending
 from ..thread_state import OF_MODE, cause
 from ..trial import Function
 from .patch import Patch
@@ -124,7 +124,7 @@ def _to_tensor(name: str) -> Callable[[Function], Function]:
             if waiting(pic):
                 made = fewer_steps.to_tensor(pic, name)
                 if made is not None:
-                    return made
+                    return DeferredTensor._of(made)
                 if pic._real is None and pic._mode not in fewer_steps.BYTES:
                     with cause(f"{name}{OF_MODE}{pic._mode}"):
                         pic.materialise().load()
@@ -164,8 +164,10 @@ def normalizer(marked: bool) -> Callable[[Function], Function]:
             made = None
             # Of one pixel v2 changes the strides, which mean nothing there.
             if pending(tensor) and not (marked and tensor._memory.size == (1, 1)):
-                made = fewer_steps.normalized(tensor, mean, std, bool(inplace), marked)
-            return original(tensor, mean, std, inplace) if made is None else made
+                made = fewer_steps.normalized(tensor._memory, mean, std, bool(inplace))
+            if made is None:
+                return original(tensor, mean, std, inplace)
+            return like(tensor, made, marked)
 
         return normalize
 
@@ -187,7 +189,7 @@ def _wrap(original: Function) -> Function:
 
 
 # A usual size, and those without room for the usual ratios, which are too narrow and too wide.
-_SIZES: Final = ((50, 37), (4, 40), (7, 1))
+SIZES: Final = ((50, 37), (4, 40), (7, 1))
 
 
 def _composed(call: Function, given: Given) -> Any:
@@ -203,7 +205,7 @@ def _composed(call: Function, given: Given) -> Any:
             transforms.Normalize([0.5, 0.4, 0.3], [0.2] * 3),
         ]
     )
-    crops = [call(crop, given.image.resize(size)) for size in _SIZES]
+    crops = [call(crop, given.image.resize(size)) for size in SIZES]
     return [*crops, call(others, given.image), call(others, given.image)]
 
 
@@ -323,7 +325,7 @@ PATCHES: Final = [
     ),
     Patch(
         names=("torchvision.transforms.Compose.__call__",),
-        ours=fewer_steps.compose,
+        ours=fewer_steps.composer(transforms.Compose, lambda: fewer_steps.STEPS),
         why=STEPS,
         kept_by="a seventh of the CPU per image on 32x32 JPEGs, and of the bytecodes",
         proof=Same(_composed, seeds=(1,)),
