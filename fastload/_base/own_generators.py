@@ -26,6 +26,9 @@ _MOST: int = 400
 # Of a container with more entries, which is data, none is looked at.
 _LARGEST: int = 32
 
+# What a FastLoader keeps of its epochs. The user's objects among it are in its arguments, too.
+_RUN = "fastload._run."
+
 _DATA = (str, bytes, int, float, type(None), type, torch.Tensor, np.ndarray, types.ModuleType)
 
 
@@ -140,7 +143,7 @@ def _parts(owners: Iterable[object], wanted: Callable[[object], bool]) -> Iterat
     while (left or functions) and len(seen) < _MOST:
         part: Any = left.pop() if left else functions.pop()
         kind = type(part)  # isinstance also asks the object, which may be a stand-in
-        if issubclass(kind, _DATA) or id(part) in seen:
+        if issubclass(kind, _DATA) or id(part) in seen or str(kind.__module__).startswith(_RUN):
             continue
         seen.add(id(part))
         if wanted(part):

@@ -148,6 +148,16 @@ def test_attributes_are_found_beside_functions_that_lead_to_many_others() -> Non
     assert generator.random() == first
 
 
+@pytest.mark.native
+def test_generators_of_many_loaders_are_found_after_these_were_used(photos: list[Path]) -> None:
+    _, draw = KINDS["python"]
+    parts = [shapes.Photos(photos, Crop(random.Random(seed), draw)) for seed in range(20)]
+    dataset = [FastLoader(part, 2, shuffle=True) for part in parts]
+    for loader in dataset:
+        next(iter(loader))
+    assert len(OwnGenerators().states(dataset).own) == len(parts)
+
+
 class NotThereNow:
     """A stand-in that raises for whatever it is asked, as Flask's outside of a request."""
 

@@ -103,6 +103,27 @@ def test_a_truncated_file_is_left_to_pillow_whatever_the_crop(
         assert decode(path, (0, 0, 1, 1))[0] == _native.UNSUPPORTED
 
 
+@pytest.mark.parametrize("options", [OPTIONS[1], OPTIONS[3]])
+def test_a_crop_of_a_file_that_is_damaged_below_it_is_left_to_pillow(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    path = tmp_path / "image.webp"
+    whole = native_core.encode(native_core.photo(120, 160), "WEBP", **options)
+    kept = len(whole) * 3 // 4
+    damaged = whole[:kept] + b"\xff" * (len(whole) - kept)
+    with pytest.raises(OSError):
+        native_core.pixels(damaged)
+    box = (60, 8, 40, 30)
+    found = []
+    for data in (whole, whole, damaged, damaged):  # the second one does not decode the rest again
+        path.write_bytes(data)
+        found.append(decode(path, box))
+    (first, pixels), (second, again), *others = found
+    assert (first, second) == (_native.OK, _native.OK)
+    np.testing.assert_array_equal(again, pixels)
+    assert [status for status, _ in others] == [_native.UNSUPPORTED] * 2
+
+
 def test_damaged_files_are_never_decoded_to_other_pixels(
     tmp_path: Path, count: Callable[[int, int], int]
 ) -> None:

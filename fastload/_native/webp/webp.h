@@ -5,8 +5,8 @@
 //
 // Guarantees
 //   exactness      what Pillow's Image.open(file).convert("RGB") gives, bit for bit: WebP has one correct
-//                  result, and versions of libwebp agree on the conversion to RGB. A truncated file is
-//                  kUnsupported, whatever the crop; other damage is found where a crop needs it
+//                  result, and versions of libwebp agree on the conversion to RGB. A damaged file is
+//                  kUnsupported, whatever the crop
 //   bounds         an image above kMaxPixels is kUnsupported; libwebp checks everything else
 //   errors         results are a Status; nothing throws
 //   thread safety  a WebpDecoder belongs to one thread

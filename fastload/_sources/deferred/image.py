@@ -55,7 +55,7 @@ _CONVERSIONS: dict[str, Operation] = {mode: ("convert", mode) for mode in CONVER
 RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 PLAIN = frozenset({"L", "RGB"})
 
-_LOADED = frozenset(("fp", "map", "png", "tile"))  # attributes that loading changes
+_LOADED = frozenset(("fp", "map", "png", "tile"))  # attributes that loading and leaving change
 
 # Functions that load the image, and give another one.
 _LOADING = frozenset(
@@ -413,7 +413,8 @@ class DeferredImage(Image, metaclass=StandIn):
             if self._real is not None:
                 return getattr(self._real, name)
             if not self._operations:
-                read = self._made if self._loaded and name in _LOADED else self._as_read
+                changed = (self._loaded or self._left) and name in _LOADED
+                read = self._made if changed else self._as_read
                 return getattr(read(name), name)
         kind = self.__class__.__name__
         raise AttributeError(f"{kind!r} object has no attribute {name!r}")
@@ -615,9 +616,8 @@ class DeferredImage(Image, metaclass=StandIn):
 
     def load(self) -> Any:
         """Pillow's pixel access. It decodes when a pixel is asked for."""
-        if self._real is not None:
-            return self._real.load()
-        self._first_load()
+        if self._waits:
+            self._first_load()
         return _Pixels(self) if self._real is None else self._real.load()
 
     getbands = Image.getbands
@@ -656,8 +656,8 @@ class DeferredImage(Image, metaclass=StandIn):
         return self._real is None and self._array is None and self._mode in PLAIN
 
     def getexif(self) -> Any:
-        if self._real is not None:
-            return self._real.getexif()
+        if not self._waits:
+            return self._made("getexif").getexif()
         if self._exif is None and self._info is None and self._without_exif():
             if self._opened.format == "PNG":
                 self._first_load()  # Pillow looks for EXIF after the pixels, too
@@ -706,6 +706,9 @@ class DeferredImage(Image, metaclass=StandIn):
             self._real.info = self._info or {}
         elif self._real is None:
             self._real = self._head or _unread(self)
+            forgotten = (self._loaded or self._left) and self._opened.format != "PNG"
+            if self._file is not None and not forgotten:
+                cast(Any, self._real).fp = self._file  # which Pillow closes, too
         self._real.close()
 
     # Operations in place that depend on whether the body was read.

@@ -44,7 +44,7 @@ _CHECKED: Final[dict[str, tuple[Operation, ...]]] = {
 }
 """By library: a recording that has it decode the whole image."""
 _QUICKLY_CHECKED: Final = frozenset(("JPEG", "PNG"))
-"""Of other formats the core makes no more than it was asked for, and sees no damage elsewhere."""
+"""Of other formats the core has to make the pixels to say whether a file is sound."""
 _DECODED: Final = _QUICKLY_CHECKED | {"WEBP"}
 _MODES: Final = frozenset(("RGB", "L"))
 _MODES_OF_FILES: Final = _MODES | {"P", "I;16"}

@@ -154,6 +154,36 @@ def test_images_that_are_kept_are_decoded_once_more_and_not_in_every_epoch(
     assert not any(map(waiting, dataset.kept.values()))
 
 
+class Probed(Caching):
+    """Opens all images at first, and later sees of each whether it is sound."""
+
+    def __init__(self, paths: list[Path], probe: str) -> None:
+        super().__init__(paths)
+        self.probe = probe
+
+    def __getitem__(self, i: int) -> Any:
+        if not self.kept:
+            self.kept = {k: Image.open(path) for k, path in enumerate(self.paths)}
+        try:
+            getattr(self.kept[i], self.probe)()
+        except OSError as error:
+            return str(error)
+        return "sound"
+
+
+@pytest.mark.parametrize("probe", ["load", "getexif"])
+def test_damage_to_what_is_kept_is_seen_where_pillow_sees_it(tmp_path: Path, probe: str) -> None:
+    paths = [tmp_path / f"{i}.png" for i in range(4)]
+    for path in paths:
+        Image.new("RGB", (64, 64)).save(path)
+    damaged = bytearray(paths[3].read_bytes())
+    damaged[damaged.index(b"IDAT") + 4] = 0  # what says how the pixels are compressed
+    paths[3].write_bytes(damaged)
+    theirs, ours = (list(kind(Probed(paths, probe), 1)) for kind in (DataLoader, FastLoader))
+    assert ours == theirs
+    assert theirs[2] == ["sound"] != theirs[3]
+
+
 class Shuffled(torch.utils.data.IterableDataset[Any]):
     """A stream that gives what it has opened in another order."""
 

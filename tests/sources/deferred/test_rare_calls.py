@@ -100,6 +100,28 @@ def _closed(folder: Path) -> Any:
     return image.info
 
 
+def _files_after_close(folder: Path) -> list[bool]:
+    """Whether files that the images were given are closed with them."""
+    closed = []
+    for name in ("a.jpg", "a.png", "a.webp"):
+        for before in (lambda image: None, lambda image: image.load(), lambda image: image.size):
+            with (folder / name).open("rb") as file:
+                image = Image.open(file)
+                before(image)
+                image.close()
+                closed.append(file.closed)
+    return closed
+
+
+def _files_after_with(folder: Path) -> list[Any]:
+    files = []
+    for name in ("a.jpg", "a.png", "a.webp"):
+        with opened(folder, name) as image:
+            image.getbands()
+        files.append(image.fp)
+    return files
+
+
 def _drafted(folder: Path) -> Any:
     with opened(folder) as image:
         return failed(lambda: image.draft("L", (4.5, "x"))), image.mode, image.size
@@ -142,6 +164,8 @@ IMAGES: dict[str, Callable[[Path], Any]] = {
     "thumbnail": lambda folder: after(opened(folder), lambda x: x.thumbnail((5, 4), "none")),
     # What is said of an image, in its state.
     "closed": _closed,
+    "closed, its file": _files_after_close,
+    "left, its file": _files_after_with,
     "info of a webp": _asked_for_info_and_loaded,
     "loaded": lambda folder: (lambda image: (image.load() and 0, image.fp, image.tile, image.map))(
         opened(folder)
