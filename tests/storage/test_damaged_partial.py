@@ -78,6 +78,20 @@ def test_work_in_progress_is_finished(tmp_path: Path, name: str) -> None:
     finished(tmp_path, name)
 
 
+@pytest.mark.parametrize("name", ["a.tfrecord", "a.tar", "a.rec", "a.h5"])
+def test_work_with_more_shards_than_records_is_finished(tmp_path: Path, name: str) -> None:
+    def begun() -> Writer:
+        return open_writer(tmp_path / name, shards=10, total=3)
+
+    writer = begun()
+    writer.append(records(3)[:2])
+    writer.sync()
+    writer.abort()
+    with begun() as writer:
+        writer.append(records(3)[len(writer) :])
+    assert len(open_store(tmp_path / name)) == 3 and verify(tmp_path / name).damaged == ()
+
+
 def test_a_store_whose_name_cannot_be_made_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be written \(File name too long\): make it"):
         open_writer(tmp_path / f"{'n' * 300}.tar")
