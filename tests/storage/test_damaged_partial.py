@@ -274,7 +274,7 @@ def test_work_of_a_version_that_noted_no_checksums_of_frames_is_refused(
 ) -> None:
     settings = interrupted(tmp_path, name) / "settings.json"
     settings.write_text(settings.read_text().replace('"version": 2', '"version": 1'))
-    with pytest.raises(UsageError, match=r"\(version: 1, now 2\): .* delete that folder"):
+    with pytest.raises(UsageError, match=r"another version .* \(1, now 2\): .* delete that folder"):
         begin(tmp_path, name)
 
 
