@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from .._base.progress_bar import Progress, reporting
 from ..errors import DataError, StoreError, sample_error
 from ..storage import open_store
 from ..storage._crc import crc32c
-from ..storage._mapped import Mapped, map_file
+from ..storage._mapped import Mapped, TruncationWatch, map_file
 from ..storage._read import fetched_ahead, read_each, where_of
 from ..storage.base import Store
 from ..storage.table import TableStore
@@ -103,7 +105,7 @@ def verify(
     frames = _Frames(opened)
     has_checksums = opened.checksums(np.arange(min(1, len(opened)))) is not None
     local, ended = threading.local(), threading.Event()
-    damaged: list[Damage] = []
+    damaged: dict[int, Damage] = {}  # what was found first of each record
     done = nbytes = 0
 
     def check(indices: np.ndarray) -> tuple[int, int, list[Damage]]:
@@ -119,12 +121,12 @@ def verify(
             report(0, len(order), 0)
         for count, read, damages in checked:
             done, nbytes = done + count, nbytes + read
-            known = {damage.record for damage in damages}
-            around = frames.until(order[done - count : done])
-            damaged += damages + [damage for damage in around if damage.record not in known]
+            for damage in [*damages, *frames.until(order[done - count : done])]:
+                damaged.setdefault(damage.record, damage)
             if report is not None:
                 report(done, len(order), nbytes)
-    damaged += frames.rest()
+    for damage in frames.rest():
+        damaged.setdefault(damage.record, damage)
     return VerifyReport(
         path=opened.path,
         format=opened.format,
@@ -133,7 +135,7 @@ def verify(
         checksums=has_checksums or frames.sums_records,
         decoded=decode,
         columns=_check_columns(opened),
-        damaged=tuple(sorted(damaged, key=lambda damage: damage.record)),
+        damaged=tuple(damaged[record] for record in sorted(damaged)),
     )
 
 
@@ -202,6 +204,7 @@ class _Frames:
         self.sums_records = self._framing is not None and self._framing.sums_records
         self._file, self._at = -1, 0  # where the next frame starts
         self._data: Mapped = b""
+        self._watch: TruncationWatch | None = None  # so that a lost page is no SIGBUS
         self._records = self._ends = np.empty(0, np.int64)  # the last ones in the file
 
     def until(self, part: np.ndarray) -> list[Damage]:
@@ -215,8 +218,7 @@ class _Frames:
                 continue  # pieces of records: they lie between others
             if file != self._file:
                 damaged += self.rest()
-                self._file, self._at = file, 0
-                self._data = map_file(self._store.files[file])
+                self._begin(file)
             mine = spans.file == file
             self._records, self._ends = part[mine], (spans.offset + spans.nbytes)[mine]
             damaged += self._check(int(self._ends[-1]))
@@ -226,7 +228,17 @@ class _Frames:
         """What is wrong behind the last record of the file."""
         return self._check(len(self._data)) if self._file >= 0 else []
 
+    def _begin(self, file: int) -> None:
+        path = self._store.files[file]
+        self._file, self._at, self._data, self._watch = file, 0, b"", None
+        with contextlib.suppress(StoreError):  # it has gone, as every record of it says
+            self._data = map_file(path)
+        if isinstance(self._data, mmap.mmap):
+            self._watch = TruncationWatch(self._data, path)
+
     def _check(self, end: int) -> list[Damage]:
+        if not self._data:
+            return []
         assert self._framing is not None  # a file was begun
         self._at, wrong = self._framing.check(self._data, self._at, end)
         damaged = []

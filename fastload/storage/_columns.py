@@ -160,7 +160,7 @@ def join(parts: Sequence[Columns], *, labelled: bool = False) -> Columns:
             kinds=np.empty(0, np.uint8),
             nbytes=np.empty(0, np.int64),
             keys=Blobs(np.empty(0, np.uint8), np.empty(0, np.int64)),
-            places=np.empty((0, 4), np.int64),
+            places=np.empty((0, 5), np.int64),
         )
     return Columns(**join_columns(parts, _ARRAYS))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # how compressed files begin, and the command that decompresses them
 _COMPRESSED = (
-    (b"\x1f\x8b", "gzip"),
+    (b"\x1f\x8b\x08", "gzip"),  # two of these bytes start a TFRecord of 35,615 bytes
     (b"BZh", "bzip2"),
     (b"\xfd7zXZ", "xz"),
     (b"(\xb5/\xfd", "zstd"),

@@ -302,6 +302,12 @@ def clear_finished(path: str, *, mark: str) -> None:
 def refuse_others(folder: str, first: Mapping[str, object], now: Mapping[str, object]) -> None:
     """Raise UsageError unless ``now`` are the ``first`` settings of the unfinished store there."""
     differ = sorted(k for k in {*first, *now} if first.get(k) != now.get(k))
+    if "version" in differ and first.get("format") == now.get("format"):
+        raise UsageError(
+            f"{folder!r} was started by another version of fastload, whose unfinished stores have "
+            f"another layout ({first.get('version')!r}, now {now.get('version')!r}): finish it "
+            "with that version, or delete that folder to start again"
+        )
     if differ:
         what = ", ".join(f"{k}: {first.get(k)!r}, now {now.get(k)!r}" for k in differ)
         raise UsageError(

@@ -193,9 +193,10 @@ class StreamWriter(PartialWriter):
         columns = join(self._partial.chunks)
         assert columns.places is not None  # every chunk of this version has them
         self._number, self._at = columns.places[-1, [0, 3]].tolist()
-        for number in range(self._number + 1):
+        numbers = columns.places[:, 0]
+        for number in sorted(set(numbers.tolist())):  # a shard without records has no file yet
             path = self._data(number)
-            start, stop = np.searchsorted(columns.places[:, 0], [number, number + 1]).tolist()
+            start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
             try:
                 with open(path, "rb", buffering=0, opener=open_regular) as file:
                     self._check_frames(file.fileno(), path, start, columns.part(start, stop))

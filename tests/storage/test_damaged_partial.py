@@ -78,6 +78,20 @@ def test_work_in_progress_is_finished(tmp_path: Path, name: str) -> None:
     finished(tmp_path, name)
 
 
+@pytest.mark.parametrize("name", ["a.tfrecord", "a.tar", "a.rec", "a.h5"])
+def test_work_with_more_shards_than_records_is_finished(tmp_path: Path, name: str) -> None:
+    def begun() -> Writer:
+        return open_writer(tmp_path / name, shards=10, total=3)
+
+    writer = begun()
+    writer.append(records(3)[:2])
+    writer.sync()
+    writer.abort()
+    with begun() as writer:
+        writer.append(records(3)[len(writer) :])
+    assert len(open_store(tmp_path / name)) == 3 and verify(tmp_path / name).damaged == ()
+
+
 def test_a_store_whose_name_cannot_be_made_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be written \(File name too long\): make it"):
         open_writer(tmp_path / f"{'n' * 300}.tar")
@@ -260,7 +274,7 @@ def test_work_of_a_version_that_noted_no_checksums_of_frames_is_refused(
 ) -> None:
     settings = interrupted(tmp_path, name) / "settings.json"
     settings.write_text(settings.read_text().replace('"version": 2', '"version": 1'))
-    with pytest.raises(UsageError, match=r"\(version: 1, now 2\): .* delete that folder"):
+    with pytest.raises(UsageError, match=r"another version .* \(1, now 2\): .* delete that folder"):
         begin(tmp_path, name)
 
 

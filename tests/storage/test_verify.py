@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import struct
 import threading
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from torchvision.datasets import ImageFolder
 from fastload import FastLoader
 from fastload._tools import verify as verify_module
 from fastload._tools.unpack import unpack
-from fastload._tools.verify import verify
+from fastload._tools.verify import Damage, verify
 from fastload.converters import pack
 from fastload.errors import ChecksumError, StoreError, UsageError
 from fastload.storage import RAW, Record, open_store, open_writer
@@ -164,6 +165,60 @@ def test_frames_are_compared_from_part_to_part_and_to_the_end_of_a_file(
     path.write_bytes(whole[:-1] + b"\1")
     (damage,) = verify(path).damaged
     assert damage.record == COUNT - 1 and "end mark" in damage.reason
+
+
+@pytest.mark.parametrize("name", ["a.tfrecord", "a.tar", "a.rec"])
+def test_a_file_that_is_truncated_or_deleted_meanwhile_is_damage(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_module, "_READ_RECORDS", 4)
+    path = tmp_path / name
+    with open_writer(path, classes=CLASSES) as writer:
+        writer.append([dataclasses.replace(record, data=bytes(9000)) for record in records(COUNT)])
+    with open_store(path) as store:
+        until = verify_module._Frames.until
+
+        def truncated(frames: verify_module._Frames, part: np.ndarray) -> list[Damage]:
+            if part[0] == 8:
+                os.truncate(path, 12_000)
+            return until(frames, part)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(verify_module._Frames, "until", truncated)
+            damaged = [damage.record for damage in verify(store, workers=1).damaged]
+        assert COUNT - 1 in damaged and sorted(set(damaged)) == damaged
+        os.remove(path)
+        report = verify(store)
+        assert [damage.record for damage in report.damaged] == list(range(COUNT))
+
+
+def test_the_last_record_of_a_truncated_file_is_listed_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with open_writer(path, classes=CLASSES) as writer:
+        writer.append(records(COUNT))
+    with open_store(path) as store:
+        offset = int(store.spans(np.array([COUNT - 1])).offset[0])
+        os.truncate(path, offset + 10)
+        (damage,) = verify(store).damaged
+    assert damage.record == COUNT - 1
+
+
+def test_a_tfrecord_whose_length_starts_as_gzip_does_is_right(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    nbytes = 35_600
+    while True:  # the length of what surrounds the image depends on its own
+        record = dataclasses.replace(records(1)[0], data=bytes(nbytes))
+        with open_writer(path) as writer:
+            writer.append([record])
+        (length,) = struct.unpack("<Q", path.read_bytes()[:8])
+        if length == 0x8B1F:
+            break
+        nbytes += 0x8B1F - length
+        for file in tmp_path.iterdir():
+            file.unlink()
+    assert path.read_bytes()[:2] == b"\x1f\x8b"
+    for name in (path, tmp_path / "[a].tfrecord"):
+        assert verify(name).damaged == () and len(open_store(name)) == 1
 
 
 def test_the_checksums_of_records_in_tfrecords_of_other_writers_are_compared(

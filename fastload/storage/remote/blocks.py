@@ -425,8 +425,10 @@ class BlockFile:
 
     @property
     def needed_nbytes(self) -> int:
-        """Bytes that this process needs: what it has pinned, and the index."""
-        return self._index_nbytes + CELL * GROUP * int(np.count_nonzero(self._pinned))
+        """Bytes that this process needs: what is there of what it has pinned, and the index."""
+        cells = (np.flatnonzero(self._pinned)[:, None] * GROUP + np.arange(GROUP)).ravel()
+        there = self.state[cells[cells < self.cells]] != ABSENT
+        return self._index_nbytes + CELL * int(np.count_nonzero(there))
 
     def _needed(self) -> np.ndarray:
         """bool (groups,): pinned by a living process."""

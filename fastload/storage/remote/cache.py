@@ -249,7 +249,7 @@ class BlockCache:
                 path=file.what.url.shown,
             )
 
-    def _too_little(self, what: RemoteObject, more: int = 0) -> StoreError:
+    def _too_little(self, what: RemoteObject, more: int) -> StoreError:
         """The error where there is no room for what is pinned, and ``more`` bytes. In the mutex."""
         if sum(file.needed_nbytes for file in self._files()) + more <= self.area.limit:
             return Crowded(
@@ -273,7 +273,7 @@ class BlockCache:
             if not self.make_room(len(absent) * CELL, beyond=beyond):
                 if ahead:
                     return False
-                raise self._too_little(file.what)
+                raise self._too_little(file.what, len(absent) * CELL)
             file.claim(absent)
             for first, stop in runs_of(absent, BLOCK_NBYTES // CELL):
                 fetch = _RangeFetch(file, first, stop)

@@ -399,6 +399,17 @@ def test_what_other_processes_only_keep_of_other_stores_makes_room(
         assert kept[1] > 1_000_000, "no more than is needed is evicted"
 
 
+def test_what_fits_alone_goes_on_in_memory_beside_others_though_its_groups_would_not_fit(
+    many: ObjectServer, cache: Path
+) -> None:
+    apart = np.arange(0, RECORDS, 3)[:70]  # 1.8 MB in cells, 2.1 MB in groups
+    with remote(many, cache, "2MB", "other.lmdb") as store:
+        store.spans(apart)
+    with needing(many, cache, "2MB", 10), remote(many, cache, "2MB", "other.lmdb") as store:
+        with pytest.warns(UserWarning, match=r"other\.lmdb.* goes on in memory"):
+            store.spans(apart)
+
+
 def test_a_store_goes_on_in_memory_where_other_processes_need_all_of_the_limit(
     many: ObjectServer, cache: Path
 ) -> None:
