@@ -368,8 +368,8 @@ def composer(
         def call(self: Any, *images: Any) -> Any:
             if len(images) != 1 or type(self) is not kind:
                 return original(self, *images)
-            img = images[0] if isinstance(images[0], DeferredImage) else draft(images[0])
-            if img is images[0] and not isinstance(img, DeferredImage):
+            img = draft(images[0])
+            if not isinstance(img, (DeferredImage, Draft)):
                 return original(self, *images)
             chains = THREAD.batch.chains
             now = list(self.transforms)
