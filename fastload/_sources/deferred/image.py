@@ -704,11 +704,11 @@ class DeferredImage(Image, metaclass=StandIn):
             # Of which only the error is wanted, or another one that the size leads to.
             self._real = PIL.Image.new(self._mode, self._size)
             self._real.info = self._info or {}
-        elif self._real is None:
-            self._real = self._head or _unread(self)
-            forgotten = (self._loaded or self._left) and self._opened.format != "PNG"
-            if self._file is not None and not forgotten:
-                cast(Any, self._real).fp = self._file  # which Pillow closes, too
+        else:
+            self._real = real = cast(Any, self._real or self._head or _unread(self))
+            waits = not (self._loaded or self._left) and getattr(real, "fp", None) is not None
+            if self._file is not None and (waits or self._opened.format == "PNG"):
+                real.fp = self._file  # which Pillow closes, too
         self._real.close()
 
     # Operations in place that depend on whether the body was read.

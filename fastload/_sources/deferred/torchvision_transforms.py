@@ -368,8 +368,8 @@ def composer(
         def call(self: Any, *images: Any) -> Any:
             if len(images) != 1 or type(self) is not kind:
                 return original(self, *images)
-            img = images[0] if isinstance(images[0], DeferredImage) else draft(images[0])
-            if img is images[0] and not isinstance(img, DeferredImage):
+            img = draft(images[0])
+            if not isinstance(img, (DeferredImage, Draft)):
                 return original(self, *images)
             chains = THREAD.batch.chains
             now = list(self.transforms)
@@ -548,9 +548,17 @@ def to_tensor(image: DeferredImage, name: str) -> Memory | None:
         return None
     if name == "to_tensor" and torch.get_default_dtype() is not torch.float32:
         return None
+    if name == "to_image" and not _made_on_the_cpu():
+        return None
     if not image._loaded:
         image._first_load()
     return None if image._real is not None else of_image(image, name)
+
+
+def _made_on_the_cpu() -> bool:
+    """Whether ``torch.as_tensor`` makes tensors there. A default device is a mode on this stack."""
+    no_mode = not torch._C._len_torch_function_stack()
+    return no_mode or torch.get_default_device().type == "cpu"
 
 
 def normalized(
@@ -558,7 +566,7 @@ def normalized(
 ) -> Memory | None:
     """A tensor normalised; None: it is not recorded."""
     operation = _normalization(mean, std, channels(memory.mode), memory.layout.dtype)
-    if operation is None or (inplace and not mine and not memory.alone):
+    if operation is None or (inplace and not memory.alone):
         return None
     return memory.then(operation, mine=mine or inplace)
 

@@ -103,8 +103,16 @@ def _closed(folder: Path) -> Any:
 def _files_after_close(folder: Path) -> list[bool]:
     """Whether files that the images were given are closed with them."""
     closed = []
+    ways: list[Callable[[Any], Any]] = [
+        lambda image: None,
+        lambda image: image.size,
+        lambda image: image.load(),
+        lambda image: image.getpixel((0, 0)),
+        lambda image: image.draft("L", (4, 4)),
+        lambda image: (image.__exit__(None, None, None), image.info),
+    ]
     for name in ("a.jpg", "a.png", "a.webp"):
-        for before in (lambda image: None, lambda image: image.load(), lambda image: image.size):
+        for before in ways:
             with (folder / name).open("rb") as file:
                 image = Image.open(file)
                 before(image)

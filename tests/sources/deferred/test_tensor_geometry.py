@@ -174,6 +174,45 @@ def test_random_chains_of_v2_give_what_they_give_on_real_images(photos: list[Pat
         assert outcomes[0] == outcomes[1], (seed, steps)
 
 
+CHANGES = [v2.Normalize(shapes.MEAN, shapes.STD, inplace=True)]
+
+
+@needs_integers
+@pytest.mark.parametrize(
+    "before",
+    [
+        [v2.CenterCrop(20)],
+        [v2.CenterCrop(20), v2.ToPureTensor()],
+        [v2.CenterCrop(20), v2.RandomHorizontalFlip(0.0)],
+        [v2.CenterCrop(20), v2.ToDtype(torch.float32)],
+        [v2.RandomHorizontalFlip(1.0), v2.CenterCrop(20)],
+    ],
+    ids=str,
+)
+def test_a_chain_that_changes_a_part_in_place_changes_the_whole(
+    photos: list[Path], before: list[Any]
+) -> None:
+    outcomes = []
+    for deferring in (False, True):
+        kept: list[Any] = []
+        first = [v2.ToImage(), FINISH[0], functools.partial(_kept, kept=kept)]
+        with switch.deferring() if deferring else contextlib.nullcontext():
+            outcomes.append(
+                _outcome(v2.Compose(first + before + CHANGES), opened(photos[0]), 1, kept)
+            )
+    assert outcomes[0] == outcomes[1]
+
+
+def test_v2_makes_images_on_torchs_default_device(photos: list[Path]) -> None:
+    calls = [F.pil_to_tensor, F2.to_image, v2.Compose([v2.ToImage(), v2.CenterCrop(20)])]
+    with switch.deferring():
+        image = opened(photos[0])
+        for call in calls:
+            assert type(call(image).as_subclass(torch.Tensor)) is DeferredTensor
+        with torch.device("meta"):
+            assert [call(image).device.type for call in calls] == ["meta"] * 3
+
+
 class Read(shapes.Photos):
     """Reads with torchvision.io."""
 
