@@ -271,6 +271,22 @@ def small_transform(side: int = 32) -> Any:
 
 
 @functools.cache
+def v2_transform(side: int = 224) -> Any:
+    """The recipe that torchvision's documentation shows for v2: a tensor first."""
+    from torchvision.transforms import v2
+
+    return v2.Compose(
+        [
+            v2.ToImage(),
+            v2.RandomResizedCrop(side, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+
+
+@functools.cache
 def ten_crops() -> Any:
     """The usual evaluation by ten crops of 224 x 224, stacked and normalised one by one."""
     from torchvision import transforms

@@ -277,12 +277,14 @@ def buckets(rows: Sequence[Row]) -> str:
 
 _DEFERRED = {
     "train": "photos to 224x224: random crop and flip (`train`)",
-    "new-workers": "the same, new workers in each epoch (`new-workers`)",
-    "stream": "the same from an IterableDataset (`stream`)",
+    "v2": "photos to 224x224 by torchvision's v2, from `ToImage` on (`v2`)",
+    "new-workers": "`train` with new workers in each epoch (`new-workers`)",
+    "stream": "`train` from an IterableDataset (`stream`)",
     "two-views": "two views of each photo (`two-views`)",
     "ten-crops": "ten crops of each photo (`ten-crops`)",
     "image-and-mask": "a photo and its mask, cropped alike (`image-and-mask`)",
     "small-jpegs": "32x32 JPEGs, padded crop and flip (`small-jpegs`)",
+    "small-v2": "32x32 JPEGs by v2, from `ToImage` on (`small-v2`)",
 }
 _ARRAYS = {
     "numpy": "Pillow, then NumPy (`numpy`)",

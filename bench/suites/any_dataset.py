@@ -106,6 +106,7 @@ _OWN = {
     for each in (
         Configuration("pil", _files(own.Photos)),
         Configuration("train", _files(_trained, 700)),
+        Configuration("v2", _files(lambda files: own.Trained(files, own.v2_transform()), 700)),
         Configuration("new-workers", _files(_trained, 700), persistent=False),
         Configuration(
             "stream", _files(lambda files: Stream(_trained(files)), 700), more=lambda dataset: {}
@@ -121,6 +122,11 @@ _OWN = {
         Configuration(
             "small-jpegs",
             _files(lambda files: own.Trained(files, small_transform()), 4096, small=True),
+            batch=128,
+        ),
+        Configuration(
+            "small-v2",
+            _files(lambda files: own.Trained(files, own.v2_transform(32)), 4096, small=True),
             batch=128,
         ),
         Configuration("huggingface", _files(_hugging_face)),

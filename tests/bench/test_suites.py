@@ -189,6 +189,8 @@ def test_list_names_every_suite_and_loader() -> None:
     [
         pytest.param("pil", "torch", marks=pytest.mark.long),
         ("stream", "torch"),
+        pytest.param("v2", "torch", marks=pytest.mark.long),
+        pytest.param("small-v2", "torch", marks=pytest.mark.long),
         pytest.param("two-views", "torch", marks=pytest.mark.long),
         pytest.param("ten-crops", "torch", marks=pytest.mark.long),
         ("image-and-mask", "torch"),
