@@ -302,7 +302,8 @@ def clear_finished(path: str, *, mark: str) -> None:
 def refuse_others(folder: str, first: Mapping[str, object], now: Mapping[str, object]) -> None:
     """Raise UsageError unless ``now`` are the ``first`` settings of the unfinished store there."""
     differ = sorted(k for k in {*first, *now} if first.get(k) != now.get(k))
-    if "version" in differ and first.get("format") == now.get("format"):
+    both = {*first} & {*now}  # a whole set that is packed by Ray or to a URL has no version
+    if "version" in both & {*differ} and first.get("format") == now.get("format"):
         raise UsageError(
             f"{folder!r} was started by another version of fastload, whose unfinished stores have "
             f"another layout ({first.get('version')!r}, now {now.get('version')!r}): finish it "

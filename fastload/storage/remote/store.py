@@ -239,8 +239,8 @@ class RemoteStore(WrappedStore):
             return self._read_twice(objects, origin, read)
 
     def _leave_disk(self, why: Crowded) -> None:
-        warnings.warn(str(why), stacklevel=2)
         self._options = dataclasses.replace(self._options, disk_limit=0)
+        warnings.warn(str(why), stacklevel=2)  # may raise: then the next call reads on
 
     def _read_twice(
         self, objects: Mapping[str, RemoteObject], origin: Origin, read: Callable[[_Attached], _T]
