@@ -146,10 +146,11 @@ def _spent(loader: Any, batch: int, seconds: float) -> tuple[float, float]:
 
 
 def _cpu_s() -> float:
-    """CPU seconds that this process and its workers have spent."""
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    spent = own.ru_utime + own.ru_stime
-    for child in multiprocessing.active_children():
+    """CPU seconds that this process and its workers, those that ended too, have spent."""
+    workers = multiprocessing.active_children()  # it also waits for those that ended
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    spent = sum(each.ru_utime + each.ru_stime for each in both)
+    for child in workers:
         fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
         spent += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return spent
