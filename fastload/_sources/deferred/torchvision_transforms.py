@@ -53,6 +53,8 @@ functional_pil: Any = named("torchvision.transforms._functional_pil")
 
 _FLOATS: Final = struct.Struct("f")
 
+ONE_PIXEL: Final = (1, 1)  # where v2's normalize changes the strides, which mean nothing there
+
 
 def unchanged_in(where: ModuleType | type, *names: str) -> Callable[[], bool]:
     """Whether torchvision's functions of these names are still its own: programs replace them."""

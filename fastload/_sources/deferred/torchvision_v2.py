@@ -31,8 +31,6 @@ from .trial import Function
 
 # They take any structure. That a single image is none need not be found out.
 
-_ONE_PIXEL: Final = (1, 1)  # of which v2's normalize changes the strides
-
 _LEAVES: Final = (DeferredImage, DeferredTensor, DeferredTVImage)
 
 
@@ -197,7 +195,7 @@ def _flipped(transform: Any, memory: Memory, mine: bool) -> Memory | None:
 
 
 def _normalized(transform: Any, memory: Memory, mine: bool) -> Memory | None:
-    if memory.size == _ONE_PIXEL or (transform.inplace and not mine):
+    if memory.size == v1.ONE_PIXEL or (transform.inplace and not mine):
         return None
     return v1.normalized(memory, transform.mean, transform.std, transform.inplace, mine)
 

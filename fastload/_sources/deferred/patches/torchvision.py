@@ -162,8 +162,7 @@ def normalizer(marked: bool) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def normalize(tensor: Any, mean: Any, std: Any, inplace: Any = False) -> Any:
             made = None
-            # Of one pixel v2 changes the strides, which mean nothing there.
-            if pending(tensor) and not (marked and tensor._memory.size == (1, 1)):
+            if pending(tensor) and not (marked and tensor._memory.size == fewer_steps.ONE_PIXEL):
                 made = fewer_steps.normalized(tensor._memory, mean, std, bool(inplace))
             if made is None:
                 return original(tensor, mean, std, inplace)
