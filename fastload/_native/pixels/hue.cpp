@@ -53,19 +53,13 @@ FASTLOAD_LOOP inline void shift_block(uint8_t* __restrict red, uint8_t* __restri
   }
   // For gray, the saturation is 0, so p, q and t equal the value whatever the hue.
   for (int i = 0; i < count; ++i) {
-    const int sextant = (2 * hues[i] * 772) >> 16;  // 2 * hue / 85
+    const int sextant = (2 * hues[i] * 772) >> 16;  // 2 * hue / 85; 6 for a hue of 255
     const float over = static_cast<float>(2 * hues[i] - 85 * sextant);
     const int v = static_cast<int>(value[i]);
     const int p = rounded_part(value[i], kWhole - saturation[i] * 85.0f);
     const int q = rounded_part(value[i], kWhole - saturation[i] * over);
     const int t = rounded_part(value[i], kWhole - saturation[i] * (85.0f - over));
-    int is[6];
-    for (int k = 0; k < 6; ++k) is[k] = -static_cast<int>(sextant == k);
-    is[0] |= -static_cast<int>(sextant == 6);  // a hue of 255
-    red[i] = static_cast<uint8_t>((v & (is[0] | is[5])) | (q & is[1]) | (p & (is[2] | is[3])) | (t & is[4]));
-    green[i] =
-        static_cast<uint8_t>((t & is[0]) | (v & (is[1] | is[2])) | (q & is[3]) | (p & (is[4] | is[5])));
-    blue[i] = static_cast<uint8_t>((p & (is[0] | is[1])) | (t & is[2]) | (v & (is[3] | is[4])) | (q & is[5]));
+    of_sextant(sextant, v, p, q, t, red + i, green + i, blue + i);
   }
 }
 

@@ -49,6 +49,18 @@ FASTLOAD_LOOP inline int luminance(int red, int green, int blue) {
   return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;
 }
 
+// The colour of a hue in one of six sextants (6 is the first again), of the levels v, p, q and t that HSV has
+// there. By masks, because GCC vectorises no loop with branches.
+FASTLOAD_LOOP inline void of_sextant(int sextant, int v, int p, int q, int t, uint8_t* red, uint8_t* green,
+                                     uint8_t* blue) {
+  int is[6];
+  for (int k = 0; k < 6; ++k) is[k] = -static_cast<int>(sextant == k);
+  is[0] |= -static_cast<int>(sextant == 6);
+  *red = static_cast<uint8_t>((v & (is[0] | is[5])) | (q & is[1]) | (p & (is[2] | is[3])) | (t & is[4]));
+  *green = static_cast<uint8_t>((t & is[0]) | (v & (is[1] | is[2])) | (q & is[3]) | (p & (is[4] | is[5])));
+  *blue = static_cast<uint8_t>((p & (is[0] | is[1])) | (t & is[2]) | (v & (is[3] | is[4])) | (q & is[5]));
+}
+
 void hue(Canvas* canvas, int shift);
 void sharpness(Canvas* canvas, float factor);
 // The result has `width` x `height` pixels.

@@ -1,7 +1,7 @@
 // Operations on the pixels of one image, after decoding and before storing.
 //
 // What it does. Colour, histograms, filters, mirrors, rotations and affine maps (pixels.cpp, hue.cpp,
-// filter.cpp, box_blur.cpp, warp.cpp); the tensor operations of AugMix (torch.cpp); MixUp and CutMix of a
+// filter.cpp, box_blur.cpp, warp.cpp); operations on tensors (torch.cpp); MixUp and CutMix of a
 // whole batch (mix.h). sample_params.h runs the operations and crop stages of each sample and erases
 // rectangles.
 //
@@ -75,8 +75,9 @@ enum class PixelOp : int {
   kPad = 35,
   kOrder = 36,      // the channel that each of the three comes from
   kRectangle = 37,  // x, y, width and height of a box in the image; the levels r, g, b that fill it
+  kTorchHue = 38,   // the amount added to the hue, -0.5 to 0.5; v2's, on tensors
 };
-constexpr int kPixelOps = 38;
+constexpr int kPixelOps = 39;
 
 constexpr int kMostBlurred = 65535;  // pixels
 

@@ -1,6 +1,6 @@
-// The operations of AugMix. torchvision runs it on tensors even for PIL input, so this is torch's float32
-// arithmetic, operation by operation, as its kernels for AVX2 and AVX-512 round it. Sources: torchvision,
-// transforms/_functional_tensor.py and v2/functional/_color.py, _geometry.py; torch,
+// Operations on tensors of levels, and those of AugMix, which torchvision runs on tensors even for PIL input:
+// torch's float32 arithmetic, operation by operation, as its kernels for AVX2 and AVX-512 round it. Sources:
+// torchvision, transforms/_functional_tensor.py and v2/functional/_color.py, _geometry.py, _misc.py; torch,
 // aten/src/ATen/native/cpu/GridSamplerKernel.cpp.
 //
 // Note [Fused]
@@ -102,6 +102,47 @@ void saturation_as(Canvas* canvas, Ratio ratio) {
 void saturation(Canvas* canvas, const double* values) {
   values[1] != 0 ? saturation_as<true>(canvas, Ratio(values[0]))
                  : saturation_as<false>(canvas, Ratio(values[0]));
+}
+
+// adjust_hue: to HSV, whose hue is a part of the circle, and back. GCC vectorises no loop with branches.
+void torch_hue(Canvas* canvas, const double* values) {
+  uint8_t *reds = canvas->plane(0), *greens = canvas->plane(1), *blues = canvas->plane(2);
+  const size_t area = canvas->area();
+  const float amount = static_cast<float>(values[0]);
+  vectorised([=]() FASTLOAD_LOOP {
+    constexpr float kUnit = static_cast<float>(1.0 / 255.0), kSixth = static_cast<float>(1.0 / 6.0);
+    uint8_t* __restrict red = reds;
+    uint8_t* __restrict green = greens;
+    uint8_t* __restrict blue = blues;
+    for (size_t k = 0; k < area; ++k) {
+      const float r = static_cast<float>(red[k]) * kUnit, g = static_cast<float>(green[k]) * kUnit,
+                  b = static_cast<float>(blue[k]) * kUnit;
+      const float upper = r > g ? r : g, lower = r > g ? g : r;
+      const float most = upper > b ? upper : b, least = lower < b ? lower : b;
+      const float range = most - least, one_if_gray = static_cast<float>(most == least);
+      const float s = range / (one_if_gray != 0.0f ? 1.0f : most), divisor = range + one_if_gray;
+      const float from_r = (most - r) / divisor, from_g = (most - g) / divisor, from_b = (most - b) / divisor;
+      const float of_green = (from_r + 2.0f) - from_b, of_red = from_b - from_g;
+      const float of_blue = (from_g + 4.0f) - from_r;
+      const float sextants = most == r ? of_red : most == g ? of_green : of_blue;
+      float h = sextants * kSixth + 1.0f;
+      h = (h >= 1.0f ? h - 1.0f : h) + amount;
+      h = h >= 1.0f ? h - 1.0f : h;
+      h = h < 0.0f ? h + 1.0f : h;
+      const float six = h * 6.0f;
+      const int whole = static_cast<int>(six);  // 6 for a hue that was rounded to 1
+      const float part = six - static_cast<float>(whole);
+      const float faded = s * part, rest = 1.0f - s;
+      const auto level = [](float value) FASTLOAD_LOOP {
+        value = value < 0.0f ? 0.0f : value;
+        value = value > 1.0f ? 1.0f : value;
+        return static_cast<int>(value * 255.999f);
+      };
+      const int v = static_cast<int>(most * 255.999f), p = level(rest * most);
+      const int q = level((1.0f - faded) * most), t = level((faded + rest) * most);
+      of_sextant(whole, v, p, q, t, red + k, green + k, blue + k);
+    }
+  });
 }
 
 // adjust_sharpness. It rounds a sum of thirteenths, and no such sum is closer than 1/26 to a half, so
@@ -317,6 +358,8 @@ TorchOp torch_op(PixelOp op) {
       return saturation;
     case PixelOp::kTorchSharpness:
       return torch_sharpness;
+    case PixelOp::kTorchHue:
+      return torch_hue;
     case PixelOp::kTorchAutocontrast:
       return torch_autocontrast;
     default:
@@ -330,6 +373,8 @@ int torch_op_values(PixelOp op, const double* values, int count) {
       return count >= 1 && is_share(values[0]) ? 1 : -1;
     case PixelOp::kTorchBrightness:
       return count >= 1 ? 1 : -1;
+    case PixelOp::kTorchHue:
+      return count >= 1 && std::fabs(values[0]) <= 0.5 ? 1 : -1;
     case PixelOp::kTorchAutocontrast:
       return count >= 1 && is_flag(values[0]) ? 1 : -1;
     case PixelOp::kMixAdd:

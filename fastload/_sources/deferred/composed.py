@@ -45,11 +45,15 @@ PIXEL_BY_PIXEL: Final = frozenset(
     (
         pixels.NONE, pixels.BRIGHTNESS, pixels.SATURATION, pixels.HUE, pixels.GRAYSCALE,
         pixels.INVERT, pixels.SOLARIZE, pixels.POSTERIZE, pixels.LEVELS, pixels.ORDER,
+        pixels.TORCH_BRIGHTNESS, pixels.TORCH_SATURATION, pixels.TORCH_HUE,
     )
 )  # fmt: skip
 
 # Operations that give the mirrored image for a mirrored one.
-_MIRRORED: Final = PIXEL_BY_PIXEL | {pixels.CONTRAST, pixels.EQUALIZE, pixels.AUTOCONTRAST}
+_MIRRORED: Final = PIXEL_BY_PIXEL | {
+    pixels.CONTRAST, pixels.EQUALIZE, pixels.AUTOCONTRAST, pixels.TORCH_CONTRAST,
+    pixels.TORCH_AUTOCONTRAST,
+}  # fmt: skip
 
 
 class Unsupported(Exception):
@@ -187,9 +191,14 @@ class Composed:
 
     def resize_levels(self, w: Lengths, h: Lengths, filter: str, contiguous: bool) -> None:
         """As v2, of a tensor of levels."""
-        if self.mode != "RGB" or not _LEVELS.issuperset(name for name, *_ in self.table):
+        if not self.holds_levels:
             raise Unsupported
         self._resize(w, h, _LEVEL_FILTERS[filter])
+
+    @property
+    def holds_levels(self) -> bool:
+        """Whether they are tensors of levels of three channels."""
+        return self.mode == "RGB" and _LEVELS.issuperset(name for name, *_ in self.table)
 
     def _resize(self, w: Lengths, h: Lengths, filter: int) -> None:
         if every((w == self.frame.w) & (h == self.frame.h)):

@@ -48,7 +48,9 @@ _ODD: Final = frozenset.union(*_CONVERTED.values())
 _TO_RGB: Final = ("convert", "RGB")
 
 TABLED: Final = frozenset(
-    name for name, row in TENSOR_OPERATIONS.items() if row.compose is None and not row.erases
+    name
+    for name, row in TENSOR_OPERATIONS.items()
+    if row.compose is None and row.slot is None and not row.erases
 )
 """Operations that give or change a tensor level by level, so that a table says what they do."""
 
@@ -59,14 +61,15 @@ _ROWS: Final[dict[str, ImageOperation | TensorOperation]] = {
 _COMPOSED: Final = {
     name: (row.compose, row.numbers) for name, row in _ROWS.items() if row.compose is not None
 }
-_SLOTS: Final = {
-    name: (row.slot, row.effect) for name, row in IMAGE_OPERATIONS.items() if row.slot is not None
-}
+_SLOTS: Final = {name: row.slot for name, row in _ROWS.items() if row.slot is not None}
+_EFFECTS: Final = {name: row.effect for name, row in IMAGE_OPERATIONS.items()}
 _KNOWN: Final = TABLED | _COMPOSED.keys() | _SLOTS.keys()
 _ERASING: Final = frozenset(name for name, row in TENSOR_OPERATIONS.items() if row.erases)
 
+_LEVELS: Final = "operations on the levels of a tensor"
+
 # What may follow a border only if that is a border of the image.
-_FOLLOWING: Final = TENSOR_OPERATIONS.keys() - _ERASING - {"border", "contiguous"}
+_FOLLOWING: Final = TENSOR_OPERATIONS.keys() - _ERASING - {"border", "contiguous"} | {_LEVELS}
 
 _NAME: Final = operator.itemgetter(0)
 
@@ -107,7 +110,8 @@ def _shape(names: tuple[str, ...]) -> tuple[_Steps, _Cuts]:
     """The steps that are composed one after the other, and which of the operations each is.
 
     A step is the name of an operation. Or it is a run of operations on pixels, where geometry does
-    not depend on which they are: recordings that differ in these are composed together, too.
+    not depend on which they are: recordings that differ in these are composed together, too. There
+    is one behind what makes the tensor in any case, since some have none there.
     """
     end = next((k for k, name in enumerate(names) if name in TENSOR_OPERATIONS), len(names))
     last = end
@@ -124,7 +128,16 @@ def _shape(names: tuple[str, ...]) -> tuple[_Steps, _Cuts]:
         cuts.append(slice(k, k + 1) if name in _SLOTS else k)
     steps.append(_LAST)
     cuts.append(slice(last, end))
-    return (*steps, *names[end:]), (*cuts, *range(end, len(names)))
+    for k, name in enumerate(names[end:], end):
+        if name in _SLOTS and steps[-1] == _LEVELS:
+            cuts[-1] = slice(cuts[-1].start, k + 1)  # type: ignore[union-attr]
+            continue
+        steps.append(_LEVELS if name in _SLOTS else name)
+        cuts.append(slice(k, k + 1) if name in _SLOTS else k)
+        if k == end:
+            steps.append(_LEVELS)
+            cuts.append(slice(end + 1, end + 1))
+    return tuple(steps), tuple(cuts)
 
 
 _Key: TypeAlias = "tuple[str, str, bool, _Steps]"
@@ -207,8 +220,10 @@ def _composed(
         if name in TABLED:
             (images.table if images.after is None else images.after).append(column[0])
             continue
+        if name == _LEVELS and any(column) and (erased or not images.holds_levels):
+            raise Unsupported
         if name not in _COMPOSED:
-            _change(images, column, by_pixel=name == _RUN)
+            _change(images, column, by_pixel=name in (_RUN, _LEVELS))
             continue
         if bool(images.table) != (name in TENSOR_OPERATIONS):
             raise Unsupported
@@ -232,7 +247,7 @@ def _composed(
 
 
 def _change(images: Composed, runs: list[tuple[Operation, ...]], *, by_pixel: bool) -> None:
-    """Operations on the pixels of each image; ``by_pixel``: of each pixel by itself."""
+    """Operations on the pixels of each image; ``by_pixel``: whatever size and mode it has."""
     if not any(runs):
         return
     w, h = images.frame.w, images.frame.h
@@ -248,8 +263,7 @@ def _change(images: Composed, runs: list[tuple[Operation, ...]], *, by_pixel: bo
     for run, before in zip(runs, sizes):
         found, size, mode = [], before, images.mode
         for name, *given in run:
-            make, effect = _SLOTS[name]
-            slot = make(size, mode, *given)
+            slot, effect = _SLOTS[name](size, mode, *given), _EFFECTS.get(name)
             if slot is not None:
                 found.append(slot)
             if effect is not None:

@@ -93,8 +93,8 @@ class TensorOperation(NamedTuple):
         layout: ``layout(before, *arguments)``: the layout after it; None: as before. ``before`` is
             None for an image.
         size: ``size(before, *arguments)``: width and height after it; None: as before.
-        compose, numbers: as of an image. None: a table of 256 values says what it does, because it
-            gives or changes them level by level.
+        compose, numbers, slot: as of an image; ``slot`` keeps the size. Without both, a table of
+            256 values says what it does, because it gives or changes them level by level.
         erases: whether it writes over values, which is done after everything else.
     """
 
@@ -103,6 +103,7 @@ class TensorOperation(NamedTuple):
     size: Callable[..., Size] | None = None
     compose: Compose | None = None
     numbers: int = 0
+    slot: Callable[..., Slot | None] | None = None
     erases: bool = False
 
 
@@ -354,6 +355,24 @@ def _resize_values(
     return cast(torch.Tensor, resize(tensor, [h, w], antialias=True))
 
 
+def _contiguous(before: Layout, *arguments: Argument) -> Layout:
+    return Layout(before.dtype, contiguous=True)
+
+
+def _recolored(
+    kernel: str, code: int, *more: float, layout: Callable[..., Layout] | None = None
+) -> TensorOperation:
+    """v2's, of levels of three channels; the core takes ``more`` values than are recorded."""
+    return TensorOperation(
+        lambda tensor, *given: getattr(functional_v2, kernel)(tensor, *given),
+        layout,
+        slot=lambda size, mode, *given: (code, (*given, *more)),
+    )
+
+
+_FUSED = 1  # as v2's arithmetic; see pixels/torch.cpp
+
+
 def _look_up(tensor: torch.Tensor, values: bytes) -> torch.Tensor:
     table = torch.frombuffer(bytearray(values), dtype=torch.float32).reshape(len(tensor), 256)
     made = torch.empty_like(tensor, dtype=torch.float32)
@@ -362,7 +381,27 @@ def _look_up(tensor: torch.Tensor, values: bytes) -> torch.Tensor:
     return made
 
 
+LEVEL_OPERATIONS = {
+    "tensor_brightness": _recolored("adjust_brightness_image", pixels.TORCH_BRIGHTNESS),
+    "tensor_contrast": _recolored("adjust_contrast_image", pixels.TORCH_CONTRAST, _FUSED),
+    "tensor_saturation": _recolored("adjust_saturation_image", pixels.TORCH_SATURATION, _FUSED),
+    "tensor_hue": _recolored("adjust_hue_image", pixels.TORCH_HUE, layout=_contiguous),
+    "tensor_sharpness": _recolored("adjust_sharpness_image", pixels.TORCH_SHARPNESS, _FUSED),
+    "tensor_posterize": _recolored("posterize_image", pixels.POSTERIZE),
+    "tensor_solarize": _recolored("solarize_image", pixels.SOLARIZE),
+    "tensor_autocontrast": _recolored("autocontrast_image", pixels.TORCH_AUTOCONTRAST, _FUSED),
+    "tensor_equalize": _recolored("equalize_image", pixels.EQUALIZE, layout=_contiguous),
+    "tensor_invert": _recolored("invert_image", pixels.INVERT),
+    "tensor_warp": TensorOperation(  # a function of v2 and its arguments; matrix, filter, fill
+        lambda tensor, kernel, given, *rest: getattr(functional_v2, kernel)(tensor, **dict(given)),
+        _contiguous,
+        slot=slots.grid_map,
+    ),
+}
+"""Operations on the levels of a tensor."""
+
 TENSOR_OPERATIONS: dict[str, TensorOperation] = {
+    **LEVEL_OPERATIONS,
     "to_tensor": TensorOperation(
         lambda image: functional.to_tensor(image),
         lambda before: Layout(torch.float32, contiguous=True),
@@ -384,7 +423,7 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
     "fill": TensorOperation(_fill, erases=True),
     "border": TensorOperation(  # left, top, right, bottom, value: what is stored there
         _border,
-        lambda before, *border: Layout(before.dtype, contiguous=True),
+        _contiguous,
         lambda before, *border: _expanded(before, "", *border)[0],
         Composed.border,
         numbers=4,
@@ -418,9 +457,7 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
     "div": TensorOperation(lambda tensor, by: tensor.div(by), _quotient),
     "add": TensorOperation(lambda tensor, by: tensor.add(by)),
     "sub": TensorOperation(lambda tensor, by: tensor.sub(by)),
-    "contiguous": TensorOperation(
-        lambda tensor: tensor.contiguous(), lambda before: Layout(before.dtype, contiguous=True)
-    ),
+    "contiguous": TensorOperation(lambda tensor: tensor.contiguous(), _contiguous),
 }
 """Operations that end in a tensor, and those on it, by name."""
 

@@ -47,6 +47,7 @@ from . import single
 from .composed import border_level
 from .lowering import TABLED
 from .operations import (
+    LEVEL_OPERATIONS,
     TENSOR_OPERATIONS,
     Layout,
     channels,
@@ -1246,21 +1247,35 @@ def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> An
         return NotImplemented
     if not all(type(n) is int and n >= 0 for n in pad):
         return NotImplemented
-    left, right, top, bottom, *channels = (*pad, 0, 0)[: max(4, len(pad))]
-    # Of these ``shape_and_strides`` cannot say the strides.
-    if any(channels) or tensor.shape[-3] == 1 or min(tensor.shape[-2:]) < LEAST_SIDE:
+    left, right, top, bottom, *others = (*pad, 0, 0)[: max(4, len(pad))]
+    if any(others):
         return NotImplemented
+    made = bordered(tensor._memory, left, top, right, bottom, 0 if value is None else value)
     kind = DeferredUnsqueezed if _unsqueezed(tensor) else DeferredTensor
-    if not any(pad):
-        return kind._of(tensor._memory.copy())
-    value = 0 if value is None else value
+    return NotImplemented if made is None else kind._of(made)
+
+
+def bordered(
+    memory: Memory, left: int, top: int, right: int, bottom: int, value: float
+) -> Memory | None:
+    """New memory, with a border of one value; None: it is not recorded."""
+    # Of these ``shape_and_strides`` cannot say the strides.
+    if channels(memory.mode) == 1 or min(memory.size) < LEAST_SIDE:
+        return None
+    if not (left or top or right or bottom):
+        return memory.copy()
+    stored = _stored(value, memory.layout.dtype)
+    return None if stored is None else memory.then(("border", left, top, right, bottom, stored))
+
+
+@functools.lru_cache(64)
+def _stored(value: float, dtype: torch.dtype) -> float | None:
+    """What a tensor of this dtype has where ``value`` is stored; None: not known by equality."""
     try:
-        stored = torch.full((), value, dtype=tensor.dtype, device="cpu").item()
+        stored: float = torch.full((), value, dtype=dtype, device="cpu").item()
     except RuntimeError:  # the dtype has no such value
-        return NotImplemented
-    if not _known_by_equality(stored):
-        return NotImplemented
-    return kind._of(tensor._memory.then(("border", left, top, right, bottom, stored)))
+        return None
+    return stored if _known_by_equality(stored) else None
 
 
 # Those of a batch that is filled by rows, and of its rows.
@@ -1351,11 +1366,11 @@ def movable(memory: Memory) -> bool:
 
 
 def holds_levels(memory: Memory) -> bool:
-    """Whether it is of an RGB image's levels, cut, mirrored or resized."""
+    """Whether it is of an RGB image's levels, cut, mirrored, resized or changed."""
     if memory.mode != "RGB" or memory.layout.dtype != torch.uint8 or not movable(memory):
         return False
     names = [name for name, *_ in memory.operations]
-    return "to_image" in names and _MOVED.issuperset(names[names.index("to_image") :])
+    return "to_image" in names and _MOVED >= set(names[names.index("to_image") :])
 
 
 def holds_values(memory: Memory) -> bool:
@@ -1365,7 +1380,9 @@ def holds_values(memory: Memory) -> bool:
     return not any(name in ("border", "resize_values") for name, *_ in memory.operations)
 
 
-_MOVED = frozenset(("to_image", "contiguous", "part", "mirror", "resize_levels", "border"))
+_MOVED = LEVEL_OPERATIONS.keys() | {
+    "to_image", "contiguous", "part", "mirror", "resize_levels", "border",
+}  # fmt: skip
 
 
 def _flip(tensor: Any, *dims: Any, **kwargs: Any) -> Any:
@@ -1404,7 +1421,7 @@ def _alike_in_channels(operation: Operation) -> bool:
     if name == "look_up":
         table = cast(bytes, values[0])
         return table == table[: len(table) // 3] * 3
-    return name not in ("erase", "fill")
+    return name not in ("erase", "fill") and name not in LEVEL_OPERATIONS
 
 
 def _get(tensor: Any, index: Any) -> Any:

@@ -93,19 +93,19 @@ def _draws_into_scratch() -> bool:
 def happens(p: Any) -> bool:
     """``torch.rand(1) < p``, which torch compares as float32."""
     if type(p) is float and _draws_into_scratch():
-        return _SCRATCH.real.uniform_().item() < _as_float32(p)
+        return _SCRATCH.real.uniform_().item() < as_float32(p)
     return bool(torch.rand(1) < p)
 
 
 def _exceeds(p: Any) -> bool:
     """``p < torch.rand(1)``."""
     if type(p) is float and _draws_into_scratch():
-        return _SCRATCH.real.uniform_().item() > _as_float32(p)
+        return _SCRATCH.real.uniform_().item() > as_float32(p)
     return bool(p < torch.rand(1))
 
 
 @functools.lru_cache(256)
-def _as_float32(p: float) -> float:
+def as_float32(p: float) -> float:
     value: float = _FLOATS.unpack(_FLOATS.pack(p))[0]
     return value
 
@@ -114,7 +114,7 @@ def _as_float32(p: float) -> float:
 _OF_32_BITS: Final = 1 << 28
 
 
-def _two_below(first: int, second: int) -> tuple[int, int]:
+def two_below(first: int, second: int) -> tuple[int, int]:
     """``torch.randint(0, first, size=(1,)).item()``, then the same with ``second``."""
     both = first * second
     if both >= _OF_32_BITS or not _draws_into_scratch():
@@ -168,7 +168,7 @@ def random_box(transform: Any, width: int, height: int) -> tuple[int, int, int, 
         w = round(math.sqrt(target_area * aspect_ratio))
         h = round(math.sqrt(target_area / aspect_ratio))
         if 0 < w <= width and 0 < h <= height:
-            top, left = _two_below(height - h + 1, width - w + 1)
+            top, left = two_below(height - h + 1, width - w + 1)
             return left, top, w, h
     w, h = width, height
     if width / height < min(ratio):
@@ -182,7 +182,7 @@ _Ranges: TypeAlias = "tuple[tuple[float, float] | None, ...]"
 """Of the factors of brightness, contrast and saturation, and of the hue. None: it stays."""
 
 
-def _random_factors(ranges: _Ranges) -> tuple[list[int], list[float | None]]:
+def random_factors(ranges: _Ranges) -> tuple[list[int], list[float | None]]:
     """The order and the factors of ``ColorJitter``."""
     order: list[int] = torch.randperm(4).tolist()
     drawn = _SCRATCH.real if _draws_into_scratch() else torch.empty(1)
@@ -462,7 +462,7 @@ def _cropped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
     if size is None or size[0] > h or size[1] > w:
         return None
     if size != (h, w):
-        y, x = _two_below(h - size[0] + 1, w - size[1] + 1)
+        y, x = two_below(h - size[0] + 1, w - size[1] + 1)
         operations += (("crop", x, y, size[1], size[0]),)
     return image._then(*operations, mine=mine)
 
@@ -493,17 +493,20 @@ def resized_crop(
     return image._then(*operations, mine=mine)
 
 
-def flipped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
-    if not waiting(image):
-        return None
-    return image._then(("flip", False), mine=mine) if happens(transform.p) else image
+def flipper(vertical: bool) -> Recorder:
+    def flipped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
+        if not waiting(image):
+            return None
+        return image._then(("flip", vertical), mine=mine) if happens(transform.p) else image
+
+    return flipped
 
 
-def _of_other_colors(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
+def of_other_colors(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
     if not waiting(image) or not keeps_mode(image):
         return None
-    ranges = _ranges(transform)
-    return None if ranges is None else jittered(image, *_random_factors(ranges), mine=mine)
+    ranges = color_ranges(transform)
+    return None if ranges is None else jittered(image, *random_factors(ranges), mine=mine)
 
 
 ADJUSTMENTS: Final = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
@@ -515,7 +518,7 @@ def keeps_mode(image: DeferredImage) -> bool:
     return image.mode == "RGB" and keeps_no_color(image)
 
 
-def _ranges(transform: Any) -> _Ranges | None:
+def color_ranges(transform: Any) -> _Ranges | None:
     found = []
     for name in COLORS:
         given = getattr(transform, name)
@@ -652,13 +655,19 @@ STEPS: Final = (
     ),
     Step(
         kind=transforms.RandomHorizontalFlip,
-        record=flipped,
+        record=flipper(vertical=False),
         calls=("hflip",),
         methods=("forward",),
     ),
     Step(
+        kind=transforms.RandomVerticalFlip,
+        record=flipper(vertical=True),
+        calls=("vflip",),
+        methods=("forward",),
+    ),
+    Step(
         kind=transforms.ColorJitter,
-        record=_of_other_colors,
+        record=of_other_colors,
         calls=ADJUSTMENTS,
         methods=("forward", "get_params"),
     ),

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -12,17 +15,20 @@ import torch
 import torchvision.transforms.v2.functional as functional_v2
 from torchvision.transforms import InterpolationMode, v2
 
+from ..._base.named import named
 from . import torch_resize
 from . import torchvision_transforms as v1
 from .image import DeferredImage, waiting
 from .operations import Layout, dtype_name
 from .recording import Operation
+from .slots import Size
 from .tensor import (
     LEAST_SIDE,
     DeferredTensor,
     DeferredTVImage,
     Draft,
     Memory,
+    bordered,
     finished,
     holds_levels,
     movable,
@@ -131,6 +137,150 @@ def _levels_resized(layout: Layout, gaps: bool, w: int, h: int, name: str) -> Op
     return "resize_levels", w, h, name, contiguous
 
 
+def recolored(
+    memory: Memory, name: str, values: tuple[Any, ...], mine: bool = False
+) -> Memory | None:
+    """Levels after an operation on them; None: it is not recorded."""
+    if not holds_levels(memory) or not _TAKEN[name](memory.size, *values):
+        return None
+    return memory.then((name, *values), mine=mine)
+
+
+def _is_factor(size: Size, factor: Any) -> bool:
+    # Times an integer it would be bytes again.
+    return type(factor) is float and factor >= 0 and torch.get_default_dtype() is torch.float32
+
+
+def _is_contrast(size: Size, factor: Any) -> bool:
+    w, h = size
+    return _is_factor(size, factor) and w * h * _WHITE <= _EXACT
+
+
+def _is_sharpness(size: Size, factor: Any) -> bool:
+    return _is_factor(size, factor) and min(size) > _BLURRED  # a smaller one torch gives back
+
+
+def _is_hue(size: Size, amount: Any) -> bool:
+    return type(amount) is float and -0.5 <= amount <= 0.5
+
+
+def _are_bits(size: Size, bits: Any) -> bool:
+    return type(bits) is int and 0 <= bits < _BITS  # with all of them torch gives the tensor back
+
+
+def _is_threshold(size: Size, threshold: Any) -> bool:
+    if type(threshold) is float and -_WHITE <= threshold <= _WHITE:
+        # torch rounds it to float32, and no level may lie between.
+        return math.ceil(threshold) == math.ceil(v1.as_float32(threshold))
+    return type(threshold) is int and 0 <= threshold <= _WHITE
+
+
+def _is_nothing(size: Size) -> bool:
+    return True
+
+
+def mapped(
+    memory: Memory,
+    angle: Any,
+    translate: Any,
+    scale: Any,
+    shear: Any,
+    interpolation: Any,
+    fill: Any,
+    center: Any,
+) -> Memory | None:
+    """Levels as ``affine`` gives them; None: it is not recorded."""
+    pairs = [(0.0, 0.0) if center is None else center, translate, shear]
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+        return None
+    if not _are_numbers(angle, scale, *itertools.chain(*pairs)) or scale <= 0:
+        return None
+    turned = angle, tuple(translate), scale, tuple(shear)
+    center = None if center is None else tuple(center)
+    given = (*zip(("angle", "translate", "scale", "shear"), turned), ("center", center))
+    return _warped(memory, "affine_image", given, turned, interpolation, fill, center)
+
+
+def rotated(
+    memory: Memory, angle: Any, interpolation: Any, expand: Any, center: Any, fill: Any
+) -> Memory | None:
+    """Levels as ``rotate`` gives them; None: it is not recorded."""
+    # Quarter turns torch makes without a map.
+    if not _are_numbers(angle) or angle % 90 == 0 or expand is not False or center is not None:
+        return None
+    turned = -(angle % 360), (0.0, 0.0), 1.0, (0.0, 0.0)
+    return _warped(memory, "rotate_image", (("angle", angle),), turned, interpolation, fill, None)
+
+
+def _warped(
+    memory: Memory,
+    kernel: str,
+    given: tuple[tuple[str, Any], ...],
+    turned: tuple[Any, ...],
+    interpolation: Any,
+    fill: Any,
+    center: tuple[float, float] | None,
+) -> Memory | None:
+    """``given``: the kernel's arguments; ``turned``: those of its matrix, after the centre."""
+    name, levels = getattr(interpolation, "value", interpolation), _fill(fill)
+    inverse = _inverse()
+    if levels is None or name not in _WARPS or inverse is None or not holds_levels(memory):
+        return None
+    around = [0.0, 0.0]
+    if center is not None:
+        around = [at - side * 0.5 for at, side in zip(center, memory.size, strict=True)]
+    given += (("interpolation", _FILTERS[name]), ("fill", levels or None))
+    matrix = tuple(inverse(around, *turned))
+    return memory.then(("tensor_warp", kernel, given, matrix, _WARPS[name], levels))
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(type(value) in (int, float) and math.isfinite(value) for value in values)
+
+
+def _fill(fill: Any) -> tuple[int, ...] | None:
+    """The levels that ``fill`` is; (): of zeros without a mask. None: the core has them not."""
+    if fill is None:
+        return ()
+    each = tuple(fill) if isinstance(fill, (list, tuple)) else (fill,)
+    levels = each * 3 if len(each) == 1 else each
+    usual = len(levels) == 3 and all(type(level) in (int, float) for level in levels)
+    whole = usual and all(0 <= level <= _WHITE and level == int(level) for level in levels)
+    return tuple(map(int, levels)) if whole else None
+
+
+_WARPS: Final = {"nearest": 0, "bilinear": 2}  # as the core numbers the filters of a grid
+
+
+@functools.cache
+def _inverse() -> Callable[..., list[float]] | None:
+    """torchvision's matrix from output to source; None: this release has no such function."""
+    found: Callable[..., list[float]] | None = named(
+        "torchvision.transforms.v2.functional._geometry._get_inverse_affine_matrix"
+    )
+    return found
+
+
+_WHITE: Final = 255
+_BITS: Final = 8
+_BLURRED: Final = 2  # pixels of a side that has no neighbours on both sides
+_EXACT: Final = 1 << 24  # up to which a sum of levels is exact in float32, in whatever order
+
+_TAKEN: Final[dict[str, Callable[..., bool]]] = {
+    "tensor_brightness": _is_factor,
+    "tensor_contrast": _is_contrast,
+    "tensor_saturation": _is_factor,
+    "tensor_hue": _is_hue,
+    "tensor_sharpness": _is_sharpness,
+    "tensor_posterize": _are_bits,
+    "tensor_solarize": _is_threshold,
+    "tensor_autocontrast": _is_nothing,
+    "tensor_equalize": _is_nothing,
+    "tensor_invert": _is_nothing,
+}
+"""Whether the core does an operation with these values to levels of a size."""
+
+
 # Transforms that a Compose records without asking torchvision.
 
 
@@ -188,10 +338,56 @@ def _resized_crop(transform: Any, value: Any, mine: bool) -> Any:
     return transform.transform(finished(value), drawn)
 
 
-def _flipped(transform: Any, memory: Memory, mine: bool) -> Memory | None:
-    if not movable(memory):
+def _random_crop(transform: Any, memory: Memory, mine: bool) -> Memory | None:
+    size, fill = v1.height_and_width(transform.size), transform.fill
+    if size is None or transform.pad_if_needed or memory.has_part or not movable(memory):
         return None
-    return memory.then(("mirror", False), mine=mine) if v1.happens(transform.p) else memory
+    if transform.padding is not None:
+        if transform.padding_mode != "constant" or type(fill) not in (int, float):
+            return None
+        left, right, top, bottom = transform.padding
+        padded = bordered(memory, left, top, right, bottom, float(fill))
+        if padded is None or not movable(padded):
+            return None
+        memory = padded
+    (w, h), (crop_h, crop_w) = memory.size, size
+    if crop_w > w or crop_h > h or min(size) < LEAST_SIDE:
+        return None
+    if (w, h) == (crop_w, crop_h):
+        return memory
+    if w > crop_w and h > crop_h:
+        y, x = v1.two_below(h - crop_h + 1, w - crop_w + 1)
+    else:  # of a side that is not cut nothing is drawn
+        drawn = int(torch.randint(0, w - crop_w + h - crop_h + 1, size=()))
+        x, y = (drawn, 0) if w > crop_w else (0, drawn)
+    return memory.part((x, y, crop_w, crop_h))
+
+
+def _flipper(vertical: bool) -> v1.Recorder:
+    def flipped(transform: Any, memory: Memory, mine: bool) -> Memory | None:
+        if not movable(memory):
+            return None
+        return memory.then(("mirror", vertical), mine=mine) if v1.happens(transform.p) else memory
+
+    return v1.on_tensors(flipped, v1.flipper(vertical))
+
+
+def _jittered(transform: Any, value: Any, mine: bool) -> Any:
+    if type(value) is not Draft:
+        return v1.of_other_colors(transform, value, mine)
+    memory, ranges = value.memory, v1.color_ranges(transform)
+    if ranges is None or not (holds_levels(memory) and _is_contrast(memory.size, 0.0)):
+        return None
+    if any(ends is not None and ends[0] < 0 for ends in ranges[:3]):
+        return None
+    order, factors = v1.random_factors(ranges)
+    operations = [
+        (f"tensor_{v1.COLORS[number]}", factors[number])
+        for number in order
+        if factors[number] is not None
+    ]
+    made = memory.then(*operations, mine=mine) if operations else memory
+    return value if made is memory else Draft(made, value.kind)
 
 
 def _normalized(transform: Any, memory: Memory, mine: bool) -> Memory | None:
@@ -219,7 +415,10 @@ def steps() -> tuple[v1.Step, ...]:
         step(v2.ToImage, v1.ending("to_image", DeferredTVImage), "to_image"),
         step(v2.ToPureTensor, _pure),
         step(v2.RandomResizedCrop, _resized_crop, "resized_crop"),
-        step(v2.RandomHorizontalFlip, v1.on_tensors(_flipped, v1.flipped), "horizontal_flip"),
+        step(v2.RandomCrop, v1.on_tensors(_random_crop), "pad", "crop"),
+        step(v2.RandomHorizontalFlip, _flipper(vertical=False), "horizontal_flip"),
+        step(v2.RandomVerticalFlip, _flipper(vertical=True), "vertical_flip"),
+        step(v2.ColorJitter, _jittered, *v1.ADJUSTMENTS),
         step(v2.Resize, v1.on_tensors(_resize), "resize"),
         step(v2.CenterCrop, v1.on_tensors(_center_crop), "center_crop"),
         step(v2.ToDtype, v1.on_tensors(_to_dtype), "to_dtype"),

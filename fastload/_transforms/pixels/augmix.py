@@ -158,8 +158,13 @@ class AugMix(PixelOp):
         values[:, 6] = self.look.filter
         values[:, 7] = (1 + v2) * self.filled
         values[:, 8:11] = self.look.fill
-        values[:, 11] = (6 * w * h >= _LOOPS) & (grid_rounding() == "fused")
+        values[:, 11] = grid_is_fused(w, h)
         return operations.TORCH_AFFINE, values
+
+
+def grid_is_fused(w: Array | int, h: Array | int) -> Array | bool:
+    """Whether torch fuses the sums of the grid for an image of w x h pixels. See Note [Grid]."""
+    return (6 * w * h >= _LOOPS) & (grid_rounding() == "fused")
 
 
 @functools.cache

@@ -215,7 +215,19 @@ def test_a_kernel_that_gives_other_pixels_is_left_out(
         "resized_crop": lambda given: function(given.levels, 1, 2, 30, 30, [20, 30]),
         "gaussian_blur": lambda given: function(given.image, [3, 3], [1.0, 1.0]),
     }
-    dataset = Calls(photos, calls[kernel.name])
+    values: dict[str, tuple[Any, ...]] = {
+        "adjust_hue": (0.2,),
+        "posterize": (3,),
+        "solarize": (100,),
+        "autocontrast": (),
+        "equalize": (),
+        "invert": (),
+        "affine": (0.0, [2, 3], 1.0, [0.0, 0.0]),
+        "rotate": (30.0,),
+    }
+    given = values.get(kernel.name, (0.6,))
+    call = calls.get(kernel.name, lambda image: function(image.levels, *given))
+    dataset = Calls(photos, call)
     side_by_side(dataset, batch_size=2, num_workers=0, epochs=2)
     if kernel.name == "gaussian_blur":  # compared for each size
         return

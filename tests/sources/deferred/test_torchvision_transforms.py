@@ -238,10 +238,10 @@ def exchanged_anew() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "wrong", "transform"),
     [
-        ("_two_below", lambda first, second: (0, 0), transforms.RandomCrop(24)),
-        ("_two_below", lambda first, second: (0, 0), transforms.RandomResizedCrop(24)),
+        ("two_below", lambda first, second: (0, 0), transforms.RandomCrop(24)),
+        ("two_below", lambda first, second: (0, 0), transforms.RandomResizedCrop(24)),
         (
-            "_random_factors",
+            "random_factors",
             lambda ranges: ([3, 2, 1, 0], [1.0, 1.0, 1.0, 0.1]),
             transforms.ColorJitter(0.4, 0.4, 0.4, 0.1),
         ),
@@ -348,10 +348,10 @@ def test_numbers_are_drawn_as_torch_draws_them(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(torchvision_transforms, "_fills_alike", lambda fills=fills: fills)
         assert torchvision_transforms._draws_into_scratch() is fills
         torch.manual_seed(4)
-        drawn.append([torchvision_transforms._two_below(n, 3 * n) for n in range(1, 200)])
-        drawn[-1] += [torchvision_transforms._two_below(n, 1 << 14) for n in (9999, 1 << 14)]
+        drawn.append([torchvision_transforms.two_below(n, 3 * n) for n in range(1, 200)])
+        drawn[-1] += [torchvision_transforms.two_below(n, 1 << 14) for n in (9999, 1 << 14)]
         drawn[-1] += [torchvision_transforms.happens(0.5) for _ in range(20)]
-        drawn[-1] += [torchvision_transforms._random_factors(((0.5, 1.5),) * 4)]
+        drawn[-1] += [torchvision_transforms.random_factors(((0.5, 1.5),) * 4)]
         drawn[-1].append(torch.get_rng_state().tolist())
     assert drawn[0] == drawn[1]
 

@@ -28,7 +28,7 @@ def test_a_programs_state_leaves_nothing_out(state: str) -> None:
     found = json.loads(warm.run(words, finalize=False, check=True).stdout)
     assert found["afterwards"] == []
     if state in REPLACING:
-        assert len(found["meanwhile"]) == 1  # the transform whose function it is
+        assert found["meanwhile"]  # what calls the function, or is its kernel
     elif state != WITHOUT_THREADS:
         assert found["meanwhile"] == []
 

@@ -7,7 +7,7 @@ by our types, and stay there.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import PIL.Image
@@ -107,13 +107,69 @@ def _to_dtype_by_type(original: Function) -> Function:
     return transform
 
 
-def _on_real_images(function: Function, kernel: Function) -> Function:
+def _recolored(name: str, operation: str) -> Callable[[Function], Function]:
+    def make(original: Function) -> Function:
+        otherwise = _on_real_images(name, original)
+
+        def recolor(image: Any, *args: Any, **kwargs: Any) -> Any:
+            made = None
+            if pending(image):
+                given = (*args, *kwargs.values())  # one at most
+                made = torchvision_v2.recolored(image._memory, operation, given)
+            return otherwise(image, *args, **kwargs) if made is None else like(image, made, True)
+
+        return recolor
+
+    return make
+
+
+def _affine(original: Function) -> Function:
+    otherwise = _on_real_images("affine", original)
+
+    def affine(
+        image: Any,
+        angle: Any,
+        translate: Any,
+        scale: Any,
+        shear: Any,
+        interpolation: Any = functional.InterpolationMode.NEAREST,
+        fill: Any = None,
+        center: Any = None,
+    ) -> Any:
+        made, given = None, (angle, translate, scale, shear, interpolation, fill, center)
+        if pending(image):
+            made = torchvision_v2.mapped(image._memory, *given)
+        return otherwise(image, *given) if made is None else like(image, made, marked=True)
+
+    return affine
+
+
+def _rotate(original: Function) -> Function:
+    otherwise = _on_real_images("rotate", original)
+
+    def rotate(
+        image: Any,
+        angle: Any,
+        interpolation: Any = functional.InterpolationMode.NEAREST,
+        expand: Any = False,
+        center: Any = None,
+        fill: Any = None,
+    ) -> Any:
+        made, given = None, (angle, interpolation, expand, center, fill)
+        if pending(image):
+            made = torchvision_v2.rotated(image._memory, *given)
+        return otherwise(image, *given) if made is None else like(image, made, marked=True)
+
+    return rotate
+
+
+def _on_real_images(name: str, kernel: Function) -> Function:
     """A kernel that is not recorded: it gets the real image, and makes others like that."""
 
     def on_real_image(image: Any, *args: Any, **kwargs: Any) -> Any:
         if not pending(image):
             return kernel(image.materialise(), *args, **kwargs)
-        with cause(f"v2.functional.{function.__name__}"):
+        with cause(f"v2.functional.{name}"):
             real = image.materialise()
         return kernel(real, *args, **kwargs)
 
@@ -229,12 +285,14 @@ class Kernel(NamedTuple):
         kinds: ours, and those for which torchvision has its own.
         ours: as of a ``Patch``.
         proof: that of a ``Patch``, for tensors that v2 marks as images and for others.
+        in_usual_state: as of a ``Patch``.
     """
 
     name: str
     kinds: tuple[tuple[type, type], ...]
     ours: Callable[[Function], Function]
     proof: Callable[[bool], Proof]
+    in_usual_state: bool = False
 
 
 _TENSORS: Final[tuple[tuple[type, type], ...]] = (
@@ -257,7 +315,50 @@ def _casts(marked: bool) -> Proof:
     return lambda original, ours: cast(True)(original, ours) or cast(False)(original, ours)
 
 
+_MODES: Final = (functional.InterpolationMode.NEAREST, functional.InterpolationMode.BILINEAR)
+
+
+def _recolors(name: str, operation: str, *tried: float) -> Kernel:
+    """An operation on levels, with each of the values ``tried``, of tensors of every layout."""
+
+    def call(recolor: Function, given: Given) -> Any:
+        tensors = [given.levels, given.levels.contiguous(), given.levels[:, 1:8, 2:9]]
+        return [recolor(tensor, *value) for value in _each(tried) for tensor in tensors]
+
+    return Kernel(name, _TENSORS, _recolored(name, operation), _same(call), True)
+
+
+_WAYS: Final = [{"interpolation": mode, "fill": fill} for mode in _MODES for fill in (None, 7)]
+
+
+def _mapped(affine: Function, given: Given) -> Any:
+    moves = (0, [2, -3], 1.0, [0.0, 0.0]), (12.5, [0.0, 1.5], 0.8, [20.0, -10.0])
+    made = [affine(given.levels, *move, **way) for move in moves for way in _WAYS]
+    corner = affine(given.levels, 0.0, [0, 0], 1.0, [25.0, 0.0], center=[0, 0], fill=[1, 2, 3])
+    return [*made, corner]
+
+
+def _rotated(rotate: Function, given: Given) -> Any:
+    return [rotate(given.levels, angle, **way) for angle in (30.0, -171) for way in _WAYS]
+
+
+def _each(values: Sequence[float]) -> Iterator[tuple[float, ...]]:
+    return zip(values) if values else iter(((),))
+
+
 KERNELS: Final = [
+    _recolors("adjust_brightness", "tensor_brightness", 0.0, 0.35, 1.0, 1.7),
+    _recolors("adjust_contrast", "tensor_contrast", 0.0, 0.35, 1.0, 1.7),
+    _recolors("adjust_saturation", "tensor_saturation", 0.0, 0.35, 1.0, 1.7),
+    _recolors("adjust_hue", "tensor_hue", -0.5, -0.123, 0.0, 0.3, 0.5),
+    _recolors("adjust_sharpness", "tensor_sharpness", 0.0, 0.35, 1.0, 1.7),
+    _recolors("posterize", "tensor_posterize", 0, 3, 7),
+    _recolors("solarize", "tensor_solarize", 0, 100, 127.6),
+    _recolors("autocontrast", "tensor_autocontrast"),
+    _recolors("equalize", "tensor_equalize"),
+    _recolors("invert", "tensor_invert"),
+    Kernel("affine", _TENSORS, _affine, _same(_mapped)),
+    Kernel("rotate", _TENSORS, _rotate, _same(_rotated)),
     Kernel(
         name="normalize",
         kinds=_TENSORS,
@@ -307,7 +408,9 @@ def _add(
     def settle(called: Function) -> None:
         registry[kind] = called
 
-    registry[kind] = Trial(where, ours, original, lambda: proof(original, ours), settle)
+    registry[kind] = Trial(
+        where, ours, original, lambda: proof(original, ours), settle, kernel.in_usual_state
+    )
 
 
 def add_kernels() -> None:
@@ -329,4 +432,4 @@ def add_kernels() -> None:
         image = registry.get(tv_tensors.Image)
         asks = function.__name__.startswith("get_")
         if image is not None and not asks and function.__name__ not in _MADE_OF_RECORDED:
-            registry.setdefault(DeferredTVImage, _on_real_images(function, image))
+            registry.setdefault(DeferredTVImage, _on_real_images(function.__name__, image))
