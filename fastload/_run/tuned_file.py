@@ -92,7 +92,9 @@ def fingerprint(dataset: object) -> dict[str, str | int]:
         except TypeError:
             facts["samples"] = ENDLESS
     store = getattr(dataset, "store", None)
-    if store is not None:
+    if store is not None and store.format == "folder" and getattr(dataset, "classes", None):
+        facts["kind"] = "ImageFolder"  # one file serves a script's ImageFolder and its path
+    elif store is not None:
         few = np.arange(len(store))[:: max(1, len(store) // _LOOKED_AT)][:_LOOKED_AT]
         facts["format"] = store.format
         facts["records"] = zlib.crc32(store.places(few).nbytes.tobytes())

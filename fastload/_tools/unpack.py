@@ -183,7 +183,8 @@ def _write_chunk(
         index = int(indices[at])
         if crcs is not None and crc32c(data) != int(crcs[at]):
             raise ChecksumError(
-                "checksum mismatch: the record's bytes changed since it was written",
+                "the record's bytes changed since it was written: copy the others with "
+                "`fastload pack --on-error skip`, and unpack the copy",
                 **where_of(store, index),
             )
         name = _safe(store, keys[at], index)

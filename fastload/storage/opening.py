@@ -161,16 +161,15 @@ def open_writer(
     """
     path = local_path(path)
     form = find_by_suffix(path)
-    if form is None:
+    if form is None or form.writer is None:
         broken = broken_formats()
         writable = ", ".join(
             suffix for other in known_formats() if other.writer for suffix in other.suffixes
         )
+        why = f" (fastload reads {form.title} stores, but does not write them)" if form else ""
         raise UsageError(
-            f"{path!r}: expected a file name ending in {writable}{_noted(broken)}"
+            f"{path!r}: expected a file name ending in {writable}{why}{_noted(broken)}"
         ) from next(iter(broken), None)
-    if form.writer is None:
-        raise UsageError(f"{path!r}: fastload reads {form.title} stores, but does not write them")
     given = {"shards": shards, "shard_nbytes": shard_nbytes, "compression": compression}
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     for option in options:

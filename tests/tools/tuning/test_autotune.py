@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
 
 import fastload
 import warm
@@ -27,10 +28,11 @@ from fake_time import FakeTime, spends
 from fastload import FastLoader
 from fastload._base.machine.load import Others
 from fastload._base.torch_loader import PlainLoader
-from fastload._run.tuned_file import Point
+from fastload._run.tuned_file import Point, fingerprint
 from fastload._tools.tuning import Tuning, page
 from fastload._tools.tuning.grid import Grid
 from fastload._tools.tuning.result import Tried
+from fastload._tools.tuning.target import target_of
 from fastload.cli import main
 from fastload.cli.autotune import _show
 from fastload.errors import DataError, UsageError
@@ -77,8 +79,6 @@ def tuning(store: Path) -> Tuning:
 
 @pytest.mark.parametrize("source", ["flat", "classes", "store.zarr"])
 def test_folders_of_every_kind_are_tuned(tmp_path: Path, source: str) -> None:
-    from fastload._tools.tuning.target import target_of
-
     root = tmp_path / ("flat" if source == "flat" else "classes/one")
     root.mkdir(parents=True)
     for number in range(4):
@@ -458,6 +458,17 @@ def test_the_file_is_applied_and_what_is_given_wins(
     path.write_text(json.dumps(content))
     assert FastLoader(store, transform=CHAIN, tuned=path).cache == "dct"
     assert FastLoader(store, num_workers=7, transform=CHAIN, tuned=path).num_workers == 7
+
+
+@pytest.mark.parametrize("given", [Path, ImageFolder])
+def test_the_file_of_a_folder_serves_its_path_and_an_image_folder(
+    tuning: Tuning, photos: Path, tmp_path: Path, given: Callable[[Path], Any]
+) -> None:
+    path = tmp_path / "fastload.tune.json"
+    found = dataclasses.replace(tuning, dataset=fingerprint(target_of(photos).dataset))
+    found.save(path)
+    loader = FastLoader(given(photos), tuned=path)
+    assert loader.num_workers == found.chosen.num_workers
 
 
 def test_other_pixels_are_only_tried_when_asked_for(
