@@ -22,8 +22,8 @@ _PACKAGES = {
     "cv2": "opencv-python-headless",
     "nvidia.dali": "nvidia-dali-cuda120 or nvidia-dali-cuda130",
     "PIL": "pillow",
-    "spdl.io": "spdl and FFmpeg's libraries",
-    "spdl.pipeline": "spdl and FFmpeg's libraries",
+    "spdl.io": "spdl",
+    "spdl.pipeline": "spdl",
     "streaming": "mosaicml-streaming",
     "tensorflow": "tensorflow-cpu",
 }

@@ -1,17 +1,17 @@
-"""All suites in one go, and what becomes of the rows."""
+"""All suites of the peers in one go, and what becomes of the rows."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from bench import documents, everything, loaders, report
-from bench.__main__ import main
-from bench.everything import Part
+from bench import documents, loaders, report
+from bench.__main__ import run
 from bench.report import is_peer
 from bench.suites import SUITES
 
@@ -53,8 +53,33 @@ ROWS = [
 ]
 
 
-def test_the_plan_has_every_suite_and_eight_peers_in_each_race() -> None:
-    assert {part.suite for part in everything.PLAN} == {
+@pytest.mark.parametrize("publish", [[], ["--publish"]])
+def test_the_script_measures_every_suite_beside_eight_peers(
+    tmp_path: Path, publish: list[str]
+) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    environment = {**os.environ, "PEERS": str(tmp_path), "SMALL": "images"}
+    command = ["sh", str(ROOT / "bench" / "peers.sh"), *publish, "--toy"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    calls = [line.split()[2:] for line in done.stdout.splitlines()]
+    runs = [words[1:] for words in calls if words[0] == "run"]
+    assert [words[0] for words in calls[len(runs) :]] == ["publish", "plot"] * bool(publish)
+    for words in runs:
+        given = run.make_context("run", list(words)).params
+        suite = SUITES[given["suite"]]
+        assert set((given["variants"] or "").split(",")) <= {*suite.variants, ""}
+        names = given["names"].split(",")
+        assert set(names) <= set(loaders.WHERE)
+        # both layouts of FFCV are one peer
+        assert len({name.split("-chan")[0] for name in names if is_peer(name)}) >= 8
+        assert given["data"] == ("images" if suite.name == "small-images" else None)
+        assert given["toy"] and given["tries"] == 2
+        folder = "bench/results" if publish else "bench/results/local"
+        assert given["output"] == f"{folder}/{suite.name}.json"
+    assert {words[0] for words in runs} == {
         "imagenet-train",
         "imagenet-eval",
         "small-images",
@@ -64,35 +89,6 @@ def test_the_plan_has_every_suite_and_eight_peers_in_each_race() -> None:
         "memory",
         "cold",
     }
-    for part in everything.PLAN:
-        assert part.variant in SUITES[part.suite].variants
-        assert set(part.loaders) <= set(loaders.WHERE)
-        # both layouts of FFCV are one peer
-        assert len({name.split("-chan")[0] for name in part.loaders if is_peer(name)}) >= 8
-        assert {"ffcv", "dali", "threads-simplejpeg"} <= set(part.loaders)
-
-
-@pytest.mark.usefixtures("forked")
-def test_all_writes_the_rows_of_each_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = ("fastload-lmdb", "fastload-lmdb-raw")
-    monkeypatch.setattr(
-        everything,
-        "PLAN",
-        (
-            Part("pack", "photos", 1, few),
-            Part("pack", "small", 1, few),
-        ),
-    )
-    words = ["--out", str(tmp_path / "rows"), "--cache", str(tmp_path / "cache")]
-    done = CliRunner().invoke(main, ["all", "--toy", *words])
-    assert done.exit_code == 0, done.output
-    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["pack.json"]
-    rows = json.loads((tmp_path / "rows" / "pack.json").read_text())
-    assert [found["variant"] for found in rows[::4]] == ["photos", "small"]
-    figures = {found["loader"]: found["median"] for found in rows}
-    assert figures["fastload-lmdb"] > 0
-    assert figures["fastload-lmdb-raw"] is None  # of raw images alone; its reason is in the row
-    assert "fastload-lmdb-raw" in done.output
 
 
 def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
