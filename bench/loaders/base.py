@@ -91,8 +91,7 @@ class Loader(abc.ABC):
         raise NotImplementedError(f"{self.name} reads the loose files")
 
     def store_folder(self, work: Workload) -> Path:
-        masks = "-masks" if work.masks else ""
-        return Path(work.stores) / f"{Path(work.images).name}-{self.store}{masks}"
+        return Path(work.stores) / f"{Path(work.images).name}-{self.store}"
 
     def data_folder(self, work: Workload) -> Path:
         return Path(work.images) if self.store is None else self.store_folder(work)
@@ -113,10 +112,7 @@ class Loader(abc.ABC):
         """Make the loader, so that ``epoch`` can be called again and again."""
 
     def epoch(self) -> Iterator[Batch]:
-        """The batches of one epoch: images as ``work`` says, labels int64, full batches only.
-
-        Where ``work`` has masks, they take the place of the labels.
-        """
+        """The batches of one epoch: images as ``work`` says, labels int64, full batches only."""
         yield from self._loader
 
     def close(self) -> None:

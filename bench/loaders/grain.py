@@ -18,9 +18,7 @@ class Grain(Loader):
     needs = ("grain", "simplejpeg", "cv2")
 
     def settings(self, work: Workload) -> list[Setting]:
-        return [
-            {"read_threads": work.threads, "prefetch": ahead * work.batch} for ahead in (2, 4)
-        ]
+        return [{"read_threads": work.threads, "prefetch": ahead * work.batch} for ahead in (2, 4)]
 
     def open(self, work: Workload, setting: Setting) -> None:
         import grain

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from bench import data, reference
+from bench import reference
 from bench.loaders import SCALED, WHERE
 from bench.process import Process, loading
 from bench.report import Row
@@ -133,7 +132,7 @@ _POLICIES = ("jitter", "randaugment", "trivialaugment", "mixup")
 class Augment(Suite):
     name = "augment"
     summary = "RandomResizedCrop(224), flip; colours, policies, erasing, mixing; large photos"
-    variants = {name: {} for name in ("plain", *_POLICIES, "large", "segmentation")}
+    variants = {name: {} for name in ("plain", *_POLICIES, "large")}
 
     def known(self) -> tuple[str, ...]:
         return (*WHERE, *SCALED)
@@ -145,9 +144,6 @@ class Augment(Suite):
         else:
             recipe = "train" if variant == "plain" else f"train-{variant}"
             work = self.work(variant, options, recipe=recipe)
-        if variant == "segmentation":
-            masks = data.masks(options.cache, Path(work.images), say=options.say)
-            work = dataclasses.replace(work, masks=str(masks))
         names = [
             name
             for name in options.loaders

@@ -37,7 +37,6 @@ pytestmark = pytest.mark.usefixtures("forked")
         pytest.param("augment", "trivialaugment", "fastload-lmdb", marks=pytest.mark.long),
         ("augment", "mixup", "torch-v2,fastload-folder"),
         ("augment", "large", "fastload-folder-scaled"),
-        ("augment", "segmentation", "torch-v2,fastload-lmdb"),
     ],
 )
 def test_throughput_suites_measure_and_check_each_loader(
