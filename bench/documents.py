@@ -169,7 +169,6 @@ def remote(rows: Sequence[Row]) -> str:
         _Column("bytes / data", ("cold", "bytes")),
         _Column("requests / image", ("cold", "requests")),
         _Column("all cached: images/s", ("warm", "throughput")),
-        _Column("x the local file", ("local", "of local")),
         _Column("half cached: images/s", ("half", "throughput")),
         _Column("bytes / data", ("half", "bytes")),
         _Column("requests / image", ("half", "requests")),

@@ -126,18 +126,18 @@ class _Session:
 
     def cold_epoch(self, setting: dict[str, Any]) -> dict[str, Any]:
         """One epoch of a loader that was started, with warm code and cold data."""
-        from bench import coldness
+        from bench import memory
 
         self._close()  # what it has mapped cannot be dropped
-        files = coldness.files(self._loader.data_folder(self._work))
-        coldness.drop(files)
-        resident = coldness.resident(files)
-        before = coldness.nbytes_read(os.getpgrp())
+        folder = self._loader.data_folder(self._work)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        memory.drop(files)
+        before = memory.nbytes_read(os.getpgrp())
         self._loader.open(self._work, setting)
         epoch = self._epoch(time.perf_counter())
         nbytes = sum(file.stat().st_size for file in files)
-        read = (coldness.nbytes_read(os.getpgrp()) - before) / nbytes
-        return {**epoch, "resident": resident, "read": read}
+        read = (memory.nbytes_read(os.getpgrp()) - before) / nbytes
+        return {**epoch, "read": read}
 
     def run(self, seconds: float) -> dict[str, float]:
         return {"images_per_s": self._run(seconds)}

@@ -35,14 +35,11 @@ SCALED = {
     "fastload-lmdb-dct-scaled": "fastload:Store",
 }
 
-# From an object store or a web server: the remote suite's.
+# From an object store: the remote suite's.
 REMOTE = {
-    "fastload-remote": "remote:FastloadRemote",
-    "fastload-remote-window": "remote:FastloadRemoteWindow",
-    "fastload-remote-dct": "remote:FastloadRemoteDct",
-    "webdataset-remote": "remote:WebdatasetRemote",
-    "streaming-remote": "remote:StreamingRemote",
-    "litdata-remote": "remote:LitdataRemote",
+    "fastload-remote": "fastload:Remote",
+    "fastload-remote-window": "fastload:Remote",
+    "fastload-remote-dct": "fastload:Remote",
 }
 
 

@@ -172,18 +172,15 @@ def test_the_remote_page_has_a_line_for_each_loader_of_its_suite(tmp_path: Path)
         {**row(loader, value), "suite": "remote", "variant": variant, "metric": metric}
         for loader, variant, metric, value in (
             ("fastload-remote", "cold", "throughput", 450.0),
-            ("litdata-remote", "cold", "throughput", 300.0),
+            ("fastload-remote-dct", "cold", "throughput", 300.0),
             ("fastload-remote", "half", "bytes", 0.5),
-            ("fastload-remote", "local", "of local", 0.98),
-            ("fastload-remote, local", "local", "throughput", 4000.0),  # what it is compared with
         )
     ]
     assert documents.fill([*ROWS, *rows], tmp_path)[-1] == tmp_path / "docs" / "remote.md"
     assert "fastload-remote" not in (tmp_path / "docs" / "benchmarks.md").read_text()
     page = (tmp_path / "docs" / "remote.md").read_text()
-    assert "| fastload-remote | 450 |  |  |  |  | 0.980 |  | 0.500 |  |" in page
-    assert "| litdata-remote | 300 |  |  |  |  |  |  |  |  |" in page
-    assert "| fastload-remote, local" not in page
+    assert "| fastload-remote | 450 |  |  |  |  |  | 0.500 |  |" in page
+    assert "| fastload-remote-dct | 300 |  |  |  |  |  |  |  |" in page
 
 
 def test_the_page_about_performance_has_a_table_for_each_of_its_suites(tmp_path: Path) -> None:
