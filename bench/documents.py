@@ -14,7 +14,7 @@ from bench import plot, report
 from bench.report import BASELINE, TIMES, Row
 
 # Suites whose tables are on the pages of their subjects only.
-_EXPLAINED = {"cache", "entry-points", "buckets", "remote", "scripts"}
+_EXPLAINED = {"cache", "buckets", "remote", "scripts"}
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
@@ -221,29 +221,6 @@ def encodings(rows: Sequence[Row]) -> str:
         "packed, photos/s",
     )
     return "\n".join([_conditions(used), "", *_table(headings, lines)])
-
-
-def entry_points(rows: Sequence[Row]) -> str:
-    """One line per workload: CPU time with and without entry points."""
-    lines = {
-        "train": "photos, RandomResizedCrop(224), flip",
-        "eval": "the same photos, Resize(256), CenterCrop(224)",
-        "large": "12 megapixels, RandomResizedCrop(224), flip",
-        "large-scaled": 'the same, `decode="scaled"`',
-        "small": "32x32, padded crops (too small for entry points)",
-    }
-    gain = "gain of entry points"
-    columns = [
-        _Column("without, us", "CPU time, without entry points"),
-        _Column("with entry points, us", "CPU time, with entry points"),
-        _Column("times faster", gain, _two_digits),
-        _Column(
-            "first epoch, CPU time", gain, lambda row: f"{row['setting']['first_epoch']:.2f} x"
-        ),
-        _Column("bytes per image", gain, _bytes),
-    ]
-    own = _of(rows, "entry-points")
-    return _pivot(own, _by("variant", "metric"), columns, lines, "CPU time per image")
 
 
 def caches(rows: Sequence[Row]) -> str:
@@ -478,7 +455,6 @@ _TABLES: tuple[tuple[str, str, Callable[[Sequence[Row]], str]], ...] = (
     ("docs/your-dataset.md", "scripts", scripts),
     ("docs/remote.md", "figures of the suite remote", remote),
     ("docs/performance.md", "figures of the encodings", encodings),
-    ("docs/performance.md", "figures of the suite entry-points", entry_points),
     ("docs/performance.md", "figures of the suite cache", caches),
     ("docs/buckets.md", "figures of the suite buckets", buckets),
     ("docs/your-dataset.md", f"{_OWN}, deferred", partial(own_datasets, variants=_DEFERRED)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.suites.any_dataset import AnyDataset, NeverSlower
 from bench.suites.base import Suite
-from bench.suites.in_turn import BucketsSuite, Cache, EntryPoints
+from bench.suites.in_turn import BucketsSuite, Cache
 from bench.suites.processes import Cold, Memory, Pack, Startup
 from bench.suites.race import Augment, ImagenetEval, ImagenetTrain, RawTrain, SmallImages
 from bench.suites.remote import Remote
@@ -23,7 +23,6 @@ SUITES: dict[str, Suite] = {
         Memory(),
         Cold(),
         Cache(),
-        EntryPoints(),
         BucketsSuite(),
         Remote(),
         AnyDataset(),

@@ -183,34 +183,27 @@ def test_the_remote_page_has_a_line_for_each_loader_of_its_suite(tmp_path: Path)
     assert "| fastload-remote-dct | 300 |  |  |  |  |  |  |  |" in page
 
 
-def test_the_page_about_performance_has_a_table_for_each_of_its_suites(tmp_path: Path) -> None:
+def test_the_page_about_performance_has_a_table_of_caches(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     page = tmp_path / "docs" / "performance.md"
-    names = ("entry-points", "cache")
-    page.write_text("\n".join(line for name in names for line in markers(name)))
+    page.write_text("\n".join(markers("cache")))
     for name in ("README.md", "docs/benchmarks.md"):
         (tmp_path / name).write_text((ROOT / name).read_text())
-    gain = {"first_epoch": 1.02, "bytes_an_image": 1750}
     cached = {"cache": "dct", "bytes_an_image": 154982}
     rows = [
         {**row(loader, value, **setting), "suite": suite, "variant": variant, "metric": metric}
         for suite, variant, loader, metric, value, setting in (
-            ("entry-points", "eval", "fastload", "CPU time, with entry points", 400.0, gain),
-            ("entry-points", "eval", "fastload", "CPU time, without entry points", 500.0, gain),
-            ("entry-points", "eval", "fastload", "gain of entry points", 1.25, gain),
             ("cache", "train", "fastload", "first epoch, cache=dct", 0.48, cached),
             ("cache", "train", "fastload", "later epoch, cache=dct", 2.6, cached),
         )
     ]
     assert documents.fill([*ROWS, *rows], tmp_path)[-1] == page
     lines = page.read_text().splitlines()
-    photos = "the same photos, Resize(256), CenterCrop(224)"
-    assert f"| {photos} | 500 | 400 | 1.25 | 1.02 x | 1,750 |" in lines
     text = '| train | `"dct"` | 0.48 | 2.60 | 154,982 |'
     assert text in lines
     begin, end = ("<!-- figures: begin -->", "<!-- figures: end -->")
     document = (tmp_path / "docs" / "benchmarks.md").read_text()
-    assert "entry points" not in document.split(begin)[1].split(end)[0]
+    assert "cache" not in document.split(begin)[1].split(end)[0]
 
 
 def test_the_page_about_buckets_has_a_line_for_each_way(tmp_path: Path) -> None:

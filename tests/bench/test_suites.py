@@ -101,16 +101,6 @@ def test_caches_are_measured_in_the_first_epoch_and_in_later_ones(cache: Path) -
     assert all(row["setting"]["bytes_an_image"] > 0 for row in rows)
 
 
-@pytest.mark.native
-@pytest.mark.parametrize("variant", ["train", "large-scaled"])
-def test_entry_points_are_compared_with_their_absence(cache: Path, variant: str) -> None:
-    without_and_with = rows_of(cache, "entry-points", "--variant", variant)
-    figures = {row["metric"]: row["values"][0] for row in without_and_with}
-    remembers, forgets = (figures[f"CPU time, {name} entry points"] for name in ("with", "without"))
-    assert figures["gain of entry points"] == pytest.approx(forgets / remembers, rel=1e-3)
-    assert without_and_with[0]["setting"]["bytes_an_image"] > 0
-
-
 def test_dropped_pages_are_read_from_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(1 << 20))
@@ -138,7 +128,6 @@ def test_every_suite_has_a_toy_test() -> None:
         "memory",
         "cold",
         "cache",
-        "entry-points",
         "remote",
     }
 
