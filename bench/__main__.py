@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench import documents, loaders, machine, pictures, report
+from bench import documents, loaders, machine, report
 from bench.data import cache_folder
 from bench.plot import figures
 from bench.suites import SUITES
@@ -132,14 +132,6 @@ def plot(files: tuple[Path, ...], out: str) -> None:
     """
     for path in figures(_rows(files), Path(out)):
         click.echo(path)
-
-
-@main.command()
-@click.option("--out", default=str(pictures.FOLDER), help="Folder for the pictures.")
-def draw(out: str) -> None:
-    """Draw the pictures of the documents from what fastload shows; takes two minutes."""
-    for path in pictures.make(Path(out)):
-        _say(f"written: {path}")
 
 
 def _rows(files: tuple[Path, ...]) -> list[report.Row]:
