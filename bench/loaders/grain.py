@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
-from bench.loaders.base import Batch, Loader, Setting, record
+from bench.loaders.base import Loader, Setting, record
 from bench.workload import Workload
 
 
@@ -36,21 +34,11 @@ class Grain(Loader):
         self._loader = dataset.batch(work.batch, drop_remainder=True, batch_fn=_stack)
         self._channels_last = work.memory_format == "channels_last"
 
-    def epoch(self) -> Iterator[Batch]:
-        for pixels, labels in self._loader:
-            images = torch.from_numpy(pixels)
-            if self._channels_last:
-                images = images.contiguous(memory_format=torch.channels_last)
-            yield images, torch.from_numpy(labels)
+
+def _read(finish: Any, sample: tuple[str, int]) -> tuple[torch.Tensor, int]:
+    return finish(record(sample))  # type: ignore[no-any-return]
 
 
-def _read(finish: Any, sample: tuple[str, int]) -> tuple[np.ndarray, int]:
-    image, label = finish(record(sample))
-    return image.numpy(), label
-
-
-def _stack(samples: Any) -> tuple[np.ndarray, np.ndarray]:
-    return (
-        np.stack([image for image, _ in samples]),
-        np.array([label for _, label in samples], dtype=np.int64),
-    )
+def _stack(samples: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    images, labels = zip(*samples)
+    return torch.stack(images), torch.tensor(labels)

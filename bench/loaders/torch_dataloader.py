@@ -5,7 +5,6 @@ An LMDB of JPEGs is what many training scripts have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from bench.loaders._torchvision import mixed, transforms_v1, transforms_v2
-from bench.loaders.base import Batch, Loader, Setting
+from bench.loaders.base import Loader, Setting
 from bench.workload import Workload
 
 
@@ -39,12 +38,6 @@ class DataLoaderBase(Loader):
         if work.recipe == "train-mixup":
             options["collate_fn"] = _Mixed(work)
         self._loader = DataLoader(self.dataset(work), **options, **setting)
-
-    def epoch(self) -> Iterator[Batch]:
-        for images, labels in self._loader:
-            if self._channels_last:
-                images = images.contiguous(memory_format=torch.channels_last)
-            yield images, labels
 
 
 class _Mixed:
