@@ -92,11 +92,6 @@ def _pivot(
     return "\n".join([title or _conditions(rows), "", *table]) if cells else ""
 
 
-def _by(line: str, column: str) -> Callable[[Row], tuple[Any, Any]]:
-    """The place of a row that has its line and its column in these fields."""
-    return lambda row: (row[line], row[column])
-
-
 def _by_workers(row: Row) -> tuple[str, int]:
     return row["variant"], row["setting"]["workers"]
 
@@ -248,7 +243,8 @@ def buckets(rows: Sequence[Row]) -> str:
         _Column("padding, % of the pixels", "padding", lambda row: f"{row['median']:.1f}"),
         _Column("images/s", "throughput"),
     ]
-    return _pivot(_of(rows, "buckets"), _by("loader", "metric"), columns, lines)
+    place = lambda row: (row["loader"], row["metric"])  # noqa: E731
+    return _pivot(_of(rows, "buckets"), place, columns, lines)
 
 
 _DEFERRED = {
