@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from bench import documents, loaders, machine, report
 from bench.data import cache_folder
@@ -17,7 +16,6 @@ from bench.plot import figures
 from bench.suites import SUITES
 from bench.suites.base import Options
 
-_console = Console(stderr=True)
 _CPUS = len(os.sched_getaffinity(0))
 
 
@@ -28,20 +26,13 @@ def main() -> None:
 
 @main.command("list")
 def list_() -> None:
-    """Name the suites, their variants and the loaders."""
-    out = Console()
-    suites = Table(title="suites", title_justify="left")
-    for heading in ("suite", "what", "variants (the first is the default)"):
-        suites.add_column(heading)
+    """Name the suites, their variants (the first is the default) and the loaders."""
     for suite in SUITES.values():
-        suites.add_row(suite.name, suite.summary, ", ".join(suite.variants))
-    table = Table(title="loaders", title_justify="left")
-    for heading in ("loader", "what", "here"):
-        table.add_column(heading)
+        click.echo(f"{suite.name}: {suite.summary}\n    variants: {', '.join(suite.variants)}")
+    click.echo()
     for name in (*loaders.WHERE, *loaders.SCALED, *loaders.REMOTE):
         loader = loaders.make(name)
-        table.add_row(name, loader.summary, loader.absent() or "installed")
-    out.print(suites, table)
+        click.echo(f"{name}: {loader.summary}\n    {loader.absent() or 'installed'}")
 
 
 _FILES = click.argument(
@@ -149,7 +140,7 @@ def _rows(files: tuple[Path, ...]) -> list[report.Row]:
 
 
 def _say(line: str) -> None:
-    _console.print(line, style="dim", markup=False, highlight=False)
+    click.secho(line, dim=True, err=True)
 
 
 def _show(rows: list[report.Row]) -> None:

@@ -11,7 +11,6 @@ from bench.loaders._torchvision import transforms_v1
 from bench.report import Row
 from bench.suites.base import Figures, Options, Suite
 from bench.suites.pairs import quotients, rate_of
-from bench.workload import Workload
 from fastload import Buckets, FastLoader
 
 _CACHES = ("ram", "shm", "dct", "decoded")
@@ -26,17 +25,23 @@ class Cache(Suite):
     variants = {"train": {}, "eval": {}, "small": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
+        from torchvision.datasets import ImageFolder
+
         images = "small" if variant == "small" else "photos"
         work = self.work(variant, options, images=images, recipe=variant)
-        dataset = _folder(work)
-        # Sizes are read, files are in the page cache.
-        warmup_s = len(dataset) / rate_of(_loader(dataset, work))
+        dataset = ImageFolder(work.images, transform=transforms_v1(work))
+
+        def loader(cache: Any = None) -> FastLoader[Any]:
+            how = {"num_workers": work.threads, "shuffle": work.shuffled, "seed": 0}
+            return FastLoader(dataset, batch_size=work.batch, cache=cache, **how)
+
+        warmup_s = len(dataset) / rate_of(loader())  # sizes are read, files are in the page cache
 
         def measured(kind: str) -> tuple[float, float, int]:
             """Rates of the first and of a later epoch, and bytes an image."""
-            loader = _loader(dataset, work, cache=kind if kind in _CACHES else None)
-            rates = rate_of(loader), rate_of(loader)
-            return *rates, loader.stats()["cache_nbytes"] // len(dataset)
+            cached = loader(kind if kind in _CACHES else None)
+            rates = rate_of(cached), rate_of(cached)
+            return *rates, cached.stats()["cache_nbytes"] // len(dataset)
 
         figures = Figures.of(work, options, warmup_s=warmup_s, round_s=0)  # one epoch, however long
         found = figures.in_turn(("none", *_CACHES), measured)
@@ -116,14 +121,3 @@ def _share(loader: Any) -> float:
         whole += pixels
         used += int(inside[0]) if inside else pixels
     return 1 - used / whole
-
-
-def _folder(work: Workload) -> Any:
-    from torchvision.datasets import ImageFolder
-
-    return ImageFolder(work.images, transform=transforms_v1(work))
-
-
-def _loader(dataset: Any, work: Workload, **options: Any) -> FastLoader[Any]:
-    given = {"num_workers": work.threads, **options}
-    return FastLoader(dataset, batch_size=work.batch, shuffle=work.shuffled, seed=0, **given)

@@ -90,11 +90,7 @@ class ImagenetEval(ImagenetTrain):
     name = "imagenet-eval"
     summary = "JPEG photos: Resize(256), CenterCrop(224), normalise; batch 64, in order"
     recipe = "eval"
-    variants = {
-        "float32": {},
-        "uint8": {"dtype": "uint8"},
-        "channels_last": {"memory_format": "channels_last"},
-    }
+    variants = {"float32": {}}
 
 
 class RawTrain(ImagenetTrain):
@@ -102,7 +98,6 @@ class RawTrain(ImagenetTrain):
     summary = "the training workload on raw pixels, 256 on the shorter side"
     variants = {
         "float32": {"pixels": "raw"},
-        "uint8": {"pixels": "raw", "dtype": "uint8"},
         "channels_last": {"pixels": "raw", "memory_format": "channels_last"},
     }
 
@@ -116,7 +111,6 @@ class SmallImages(ImagenetTrain):
     variants = {
         "jpeg": {},
         "raw": {"pixels": "raw"},
-        "raw-channels_last": {"pixels": "raw", "memory_format": "channels_last"},
         "png": {"pixels": "png"},
         "webp": {"pixels": "webp"},
     }

@@ -27,10 +27,10 @@ pytestmark = pytest.mark.usefixtures("forked")
     ("suite", "variant", "loaders"),
     [
         ("imagenet-train", "float32", "torch-pil,fastload-lmdb"),
-        ("imagenet-eval", "channels_last", "fastload-lmdb"),
+        ("imagenet-eval", "float32", "fastload-lmdb"),
         pytest.param("small-images", "png", "torch-v2,fastload-folder", marks=pytest.mark.long),
         pytest.param("imagenet-train", "webp", "fastload-lmdb", marks=pytest.mark.long),
-        ("raw-train", "uint8", "fastload-lmdb-raw"),
+        ("raw-train", "channels_last", "fastload-lmdb-raw"),
         pytest.param("augment", "plain", "fastload-lmdb", marks=pytest.mark.long),
         pytest.param("augment", "jitter", "torch-pil,fastload-folder", marks=pytest.mark.long),
         pytest.param("augment", "randaugment", "torch-v2,fastload-lmdb", marks=pytest.mark.long),
