@@ -45,6 +45,7 @@ class Webdataset(Loader):
         if work.shuffled:
             dataset = dataset.shuffle(_SHUFFLED)
         dataset = dataset.map(Finish(work, label="cls")).batched(work.batch, partial=False)
+        self._channels_last = work.memory_format == "channels_last"
         self._loader = webdataset.WebLoader(
             dataset, batch_size=None, persistent_workers=True, **setting
         )
