@@ -13,6 +13,7 @@ from rich.console import Console
 from bench import documents, loaders, machine, report
 from bench.data import cache_folder
 from bench.plot import figures
+from bench.process import missing
 from bench.suites import SUITES
 from bench.suites.base import Options
 
@@ -32,7 +33,7 @@ def list_() -> None:
     click.echo()
     for name in (*loaders.WHERE, *loaders.SCALED):
         loader = loaders.make(name)
-        click.echo(f"{name}: {loader.summary}\n    {loader.absent() or 'installed'}")
+        click.echo(f"{name}: {loader.summary}\n    {missing(loader.needs) or 'installed'}")
 
 
 _FILES = click.argument(

@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
-from bench.process import Refused
+from bench.process import Refused, missing
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ class _Session:
         self._work = Workload(**work)
         self._loader = make(self._name)
         torch.set_num_threads(self._work.threads)
-        reason = self._loader.absent() or self._loader.refusal(self._work)
+        reason = missing(self._loader.needs) or self._loader.refusal(self._work)
         if reason:
             raise Refused(reason)
         for module in self._loader.user_imports:

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from bench.process import missing
 from bench.workload import Workload
 
 Setting = dict[str, Any]
@@ -51,10 +50,6 @@ class Loader(abc.ABC):
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    def absent(self) -> str:
-        """Why it is not installed; "" where it is."""
-        return missing(self.needs)
 
     def load(self) -> None:
         for module in self.needs:

@@ -104,24 +104,14 @@ def _pipeline(work: Workload, channels_last: bool) -> list[Any]:
 def _write(work: Workload, path: Path) -> None:
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
-    from torchvision.datasets import ImageFolder
 
-    raw = work.pixels == "raw"
-    field = RGBImageField(write_mode="raw") if raw else _kept_jpeg_field()
-    fields = {"image": field, "label": IntField()}
+    if work.pixels == "raw":
+        fields = {"image": RGBImageField(write_mode="raw"), "label": IntField()}
+    else:
+        fields = {"image": _kept_jpeg_field(), "label": IntField()}
+    samples, _ = work.samples()
     writer = DatasetWriter(str(path), fields, num_workers=work.threads)
-    files = ImageFolder(work.images, loader=_pixels if raw else _bytes)
-    writer.from_indexed_dataset(files, chunksize=50)
-
-
-def _pixels(path: str) -> np.ndarray:
-    from PIL import Image
-
-    return np.asarray(Image.open(path).convert("RGB"))
-
-
-def _bytes(path: str) -> np.ndarray:
-    return np.frombuffer(Path(path).read_bytes(), np.uint8)
+    writer.from_indexed_dataset(_Files(samples, work.pixels), chunksize=50)
 
 
 def _kept_jpeg_field() -> Any:
@@ -140,3 +130,19 @@ def _kept_jpeg_field() -> Any:
             storage[:] = data
 
     return KeptJpeg(write_mode="jpg")
+
+
+class _Files:
+    def __init__(self, samples: list[tuple[str, int]], pixels: str) -> None:
+        self._samples, self._pixels = samples, pixels
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        from PIL import Image
+
+        path, label = self._samples[index]
+        if self._pixels == "raw":
+            return np.asarray(Image.open(path).convert("RGB")), label
+        return np.frombuffer(Path(path).read_bytes(), np.uint8), label

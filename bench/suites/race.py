@@ -120,13 +120,12 @@ class SmallImages(ImagenetTrain):
 _AUGMENTED = ("torch-pil", "torch-v2")
 
 
-_POLICIES = ("jitter", "randaugment", "trivialaugment", "mixup")
-
-
 class Augment(Suite):
     name = "augment"
     summary = "RandomResizedCrop(224), flip; colours, policies, erasing, mixing; large photos"
-    variants = {name: {} for name in ("plain", *_POLICIES, "large")}
+    variants = {
+        name: {} for name in ("plain", "jitter", "randaugment", "trivialaugment", "mixup", "large")
+    }
 
     def known(self) -> tuple[str, ...]:
         return (*WHERE, *SCALED)
