@@ -9,15 +9,14 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from bench import documents, everything, loaders, machine, pictures, report
+from bench import documents, loaders, machine, report
 from bench.data import cache_folder
 from bench.plot import figures
+from bench.process import missing
 from bench.suites import SUITES
 from bench.suites.base import Options
 
-_console = Console(stderr=True)
 _CPUS = len(os.sched_getaffinity(0))
 
 
@@ -28,27 +27,15 @@ def main() -> None:
 
 @main.command("list")
 def list_() -> None:
-    """Name the suites, their variants and the loaders."""
-    out = Console()
-    suites = Table(title="suites", title_justify="left")
-    for heading in ("suite", "what", "variants (the first is the default)"):
-        suites.add_column(heading)
+    """Name the suites, their variants (the first is the default) and the loaders."""
     for suite in SUITES.values():
-        suites.add_row(suite.name, suite.summary, ", ".join(suite.variants))
-    table = Table(title="loaders", title_justify="left")
-    for heading in ("loader", "what", "here"):
-        table.add_column(heading)
-    for name in (*loaders.WHERE, *loaders.SCALED, *loaders.REMOTE):
+        click.echo(f"{suite.name}: {suite.summary}\n    variants: {', '.join(suite.variants)}")
+    click.echo()
+    for name in (*loaders.WHERE, *loaders.SCALED):
         loader = loaders.make(name)
-        table.add_row(name, loader.summary, loader.absent() or "installed")
-    out.print(suites, table)
+        click.echo(f"{name}: {loader.summary}\n    {missing(loader.needs) or 'installed'}")
 
 
-_THREADS = click.option("--threads", type=click.IntRange(1), default=_CPUS, show_default="the CPUs")
-_CACHE = click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
-_TOY = click.option(
-    "--toy", is_flag=True, help="The smallest size: shows that it runs, not how fast."
-)
 _FILES = click.argument(
     "files", type=click.Path(exists=True, dir_okay=False, path_type=Path), nargs=-1, required=True
 )
@@ -58,7 +45,7 @@ _FILES = click.argument(
 @click.argument("suite", type=click.Choice(list(SUITES)))
 @click.option("--data", help="Folder of images; without it the suite makes its own.")
 @click.option("--loaders", "names", help="Names, separated by commas; default: all.")
-@_THREADS
+@click.option("--threads", type=click.IntRange(1), default=_CPUS, show_default="the CPUs")
 @click.option("--variant", "variants", help="Names, separated by commas, or 'all'.")
 @click.option(
     "--simd",
@@ -67,27 +54,39 @@ _FILES = click.argument(
 )
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="Least, per round.")
+@click.option(
+    "--tries", type=click.IntRange(1), help="Settings that each loader tries; default: all."
+)
 @click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the rows.")
-@_CACHE
+@click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
 @click.option(
     "--repos",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder with checkouts of public scripts, for the suite scripts.",
 )
-@_TOY
+@click.option("--toy", is_flag=True, help="The smallest size: shows that it runs, not how fast.")
 def run(
     suite: str,
     names: str | None,
     variants: str | None,
     simd: str | None,
     output: str | None,
+    cache: str | None,
+    toy: bool,
     **given: Any,
 ) -> None:
     """Measure SUITE and print a table."""
     if simd and not machine.choose(simd):
         raise click.BadParameter(f"{simd} does not run here", param_hint="--simd")
     chosen = SUITES[suite]
-    options = _options(loaders=_split("loader", names, chosen.known()), **given)
+    options = Options(
+        loaders=_split("loader", names, chosen.known()),
+        toy=toy,
+        cache=cache_folder(cache),
+        say=_say,
+        machine={"machine": machine.describe(), "shared_versions": machine.versions()},
+        **{**given, "rounds": 1, "seconds": 0.1} if toy else given,
+    )
     existing = tuple(chosen.variants)
     wanted = _split("variant", variants or existing[0], (*existing, "all"))
     rows: list[report.Row] = []
@@ -97,24 +96,6 @@ def run(
         if output:  # after each variant: an interrupted run keeps what it has
             Path(output).write_text(json.dumps(rows, indent=1) + "\n")
     _show(rows)
-
-
-@main.command("all")
-@click.option("--photos", help="Folder of photos; made here where none is given.")
-@click.option("--small", help="The same, for images of 32 x 32 pixels.")
-@click.option(
-    "--out", default="bench/results/local", show_default=True, help="Folder for the rows."
-)
-@_THREADS
-@_CACHE
-@_TOY
-def all_(photos: str | None, small: str | None, out: str, **given: Any) -> None:
-    """Every suite with the loaders that count, in about forty minutes on two CPUs.
-
-    Rows go to OUT/SUITE.json.
-    """
-    for rows in everything.run(_options(**given), Path(out), photos=photos, small=small):
-        _show(rows)
 
 
 @main.command()
@@ -145,27 +126,6 @@ def plot(files: tuple[Path, ...], out: str) -> None:
         click.echo(path)
 
 
-@main.command()
-@click.option("--out", default=str(pictures.FOLDER), help="Folder for the pictures.")
-def draw(out: str) -> None:
-    """Draw the pictures of the documents from what fastload shows; takes two minutes."""
-    for path in pictures.make(Path(out)):
-        _say(f"written: {path}")
-
-
-def _options(*, threads: int, toy: bool, cache: str | None, **more: Any) -> Options:
-    if toy:
-        more |= {"rounds": 1, "seconds": 0.1}
-    return Options(
-        threads=threads,
-        toy=toy,
-        cache=cache_folder(cache),
-        say=_say,
-        machine={"machine": machine.describe(), "shared_versions": machine.versions()},
-        **more,
-    )
-
-
 def _rows(files: tuple[Path, ...]) -> list[report.Row]:
     rows: list[report.Row] = []
     for path in files:
@@ -181,7 +141,7 @@ def _rows(files: tuple[Path, ...]) -> list[report.Row]:
 
 
 def _say(line: str) -> None:
-    _console.print(line, style="dim", markup=False, highlight=False)
+    click.secho(line, dim=True, err=True)
 
 
 def _show(rows: list[report.Row]) -> None:

@@ -78,9 +78,7 @@ def _check_batch(batch: Batch, loader: Loader, work: Workload, classes: int) -> 
         )
     if len(images) > 1 and torch.equal(images[0], images[1]):
         raise WrongOutput("two samples of a batch are the same")
-    if work.masks:
-        _check_masks(pixels, labels, work)
-    elif work.recipe == "train-mixup":
+    if work.recipe == "train-mixup":
         _check_mixed(labels, work, classes)
     elif tuple(labels.shape) != (work.batch,) or labels.dtype != torch.int64:
         raise WrongOutput(
@@ -100,22 +98,6 @@ def _check_mixed(labels: torch.Tensor, work: Workload, classes: int) -> None:
         raise WrongOutput("shares of labels that do not add up to 1")
 
 
-def _check_masks(pixels: torch.Tensor, masks: torch.Tensor, work: Workload) -> None:
-    """A mask is the brightness of its blurred image, so it shows whether both moved alike."""
-    shape = (work.batch, work.size, work.size)
-    if tuple(masks.shape) != shape or masks.dtype != torch.uint8:
-        raise WrongOutput(
-            f"expected masks {shape} torch.uint8, got {tuple(masks.shape)} {masks.dtype}"
-        )
-    gray = pixels.mean(dim=1, keepdim=True)
-    both = [torch.nn.functional.avg_pool2d(v, 8).flatten() for v in (gray, masks[:, None].float())]
-    correlation = float(torch.corrcoef(torch.stack(both))[0, 1])
-    if not correlation > 0.7:
-        raise WrongOutput(
-            f"masks that are not those of their images: correlation {correlation:.2f}"
-        )
-
-
 def _check_epoch(
     images: int, counted: collections.Counter[int], first: torch.Tensor, work: Workload
 ) -> None:
@@ -126,7 +108,7 @@ def _check_epoch(
         raise WrongOutput(f"an epoch has {images} images, not {expected}")
     if extra := counted - collections.Counter(labels):
         raise WrongOutput(f"labels come more often than the data has them: {dict(extra)}")
-    if work.shuffled and not work.masks and len(set(labels)) > 1 and len(labels) > 2 * work.batch:
+    if work.shuffled and len(set(labels)) > 1 and len(labels) > 2 * work.batch:
         if first.tolist() == sorted(first.tolist()):
             raise WrongOutput("a shuffled epoch comes in the order of the files")
 

@@ -14,7 +14,7 @@ from bench import plot, report
 from bench.report import BASELINE, TIMES, Row
 
 # Suites whose tables are on the pages of their subjects only.
-_EXPLAINED = {"cache", "entry-points", "buckets", "remote", "scripts"}
+_EXPLAINED = {"cache", "buckets", "scripts"}
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
@@ -92,11 +92,6 @@ def _pivot(
     return "\n".join([title or _conditions(rows), "", *table]) if cells else ""
 
 
-def _by(line: str, column: str) -> Callable[[Row], tuple[Any, Any]]:
-    """The place of a row that has its line and its column in these fields."""
-    return lambda row: (row[line], row[column])
-
-
 def _by_workers(row: Row) -> tuple[str, int]:
     return row["variant"], row["setting"]["workers"]
 
@@ -161,23 +156,6 @@ def scripts(rows: Sequence[Row]) -> str:
     return _pivot(rows, _by_workers, columns, lines, corner="script")
 
 
-def remote(rows: Sequence[Row]) -> str:
-    """One line per loader of the suite remote: nothing cached, all, or half."""
-    columns = [
-        _Column("cold: images/s", ("cold", "throughput")),
-        _Column("first batch, s", ("cold", "first batch")),
-        _Column("bytes / data", ("cold", "bytes")),
-        _Column("requests / image", ("cold", "requests")),
-        _Column("all cached: images/s", ("warm", "throughput")),
-        _Column("x the local file", ("local", "of local")),
-        _Column("half cached: images/s", ("half", "throughput")),
-        _Column("bytes / data", ("half", "bytes")),
-        _Column("requests / image", ("half", "requests")),
-    ]
-    place = lambda row: (row["loader"], (row["variant"], row["metric"]))  # noqa: E731
-    return _pivot(_of(rows, "remote"), place, columns, corner="loader")
-
-
 # Which encoding to choose: its line, and the loader that reads it.
 _CHOICES = {
     "torch's DataLoader on the folder": BASELINE,
@@ -224,29 +202,6 @@ def encodings(rows: Sequence[Row]) -> str:
     return "\n".join([_conditions(used), "", *_table(headings, lines)])
 
 
-def entry_points(rows: Sequence[Row]) -> str:
-    """One line per workload: CPU time with and without entry points."""
-    lines = {
-        "train": "photos, RandomResizedCrop(224), flip",
-        "eval": "the same photos, Resize(256), CenterCrop(224)",
-        "large": "12 megapixels, RandomResizedCrop(224), flip",
-        "large-scaled": 'the same, `decode="scaled"`',
-        "small": "32x32, padded crops (too small for entry points)",
-    }
-    gain = "gain of entry points"
-    columns = [
-        _Column("without, us", "CPU time, without entry points"),
-        _Column("with entry points, us", "CPU time, with entry points"),
-        _Column("times faster", gain, _two_digits),
-        _Column(
-            "first epoch, CPU time", gain, lambda row: f"{row['setting']['first_epoch']:.2f} x"
-        ),
-        _Column("bytes per image", gain, _bytes),
-    ]
-    own = _of(rows, "entry-points")
-    return _pivot(own, _by("variant", "metric"), columns, lines, "CPU time per image")
-
-
 def caches(rows: Sequence[Row]) -> str:
     """One line per workload and cache: the speed of its epochs relative to no cache."""
 
@@ -272,7 +227,8 @@ def buckets(rows: Sequence[Row]) -> str:
         _Column("padding, % of the pixels", "padding", lambda row: f"{row['median']:.1f}"),
         _Column("images/s", "throughput"),
     ]
-    return _pivot(_of(rows, "buckets"), _by("loader", "metric"), columns, lines)
+    place = lambda row: (row["loader"], row["metric"])  # noqa: E731
+    return _pivot(_of(rows, "buckets"), place, columns, lines)
 
 
 _DEFERRED = {
@@ -477,9 +433,7 @@ _TABLES: tuple[tuple[str, str, Callable[[Sequence[Row]], str]], ...] = (
     ("README.md", "benchmark", chart),
     ("docs/benchmarks.md", "figures", figures),
     ("docs/your-dataset.md", "scripts", scripts),
-    ("docs/remote.md", "figures of the suite remote", remote),
     ("docs/performance.md", "figures of the encodings", encodings),
-    ("docs/performance.md", "figures of the suite entry-points", entry_points),
     ("docs/performance.md", "figures of the suite cache", caches),
     ("docs/buckets.md", "figures of the suite buckets", buckets),
     ("docs/your-dataset.md", f"{_OWN}, deferred", partial(own_datasets, variants=_DEFERRED)),

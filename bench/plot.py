@@ -60,7 +60,8 @@ def figures(rows: Sequence[Row], folder: Path) -> list[Path]:
     made = []
     for suite in dict.fromkeys(row["suite"] for row in rows):
         of_suite = [row for row in rows if row["suite"] == suite]
-        charts = [group for group in report.groups(of_suite).values() if _measured(group)]
+        groups = report.groups(of_suite).values()
+        charts = [group for group in groups if report.best_first(group)]
         for name, drawn in ((suite, charts), (OVERVIEW, overview(of_suite))):
             for theme in (LIGHT, DARK) if drawn else ():
                 with matplotlib.rc_context({**_STYLE, **dict.fromkeys(_COLOURED, theme.text)}):
@@ -129,7 +130,7 @@ def _overview(figure: Any, few: Mapping[str, Row], theme: Theme) -> None:
 
 def _charts(figure: Any, charts: Sequence[Sequence[Row]], theme: Theme) -> None:
     """A chart for each table; below them all, where they were measured."""
-    heights = [_BAR * len(_measured(group)) + _REST for group in charts]
+    heights = [_BAR * len(report.best_first(group)) + _REST for group in charts]
     figure.set_size_inches(_WIDTH, sum(heights))
     every = figure.subplots(len(charts), squeeze=False, height_ratios=heights)[:, 0]
     for axes, group in zip(every, charts, strict=True):
@@ -142,15 +143,9 @@ def _charts(figure: Any, charts: Sequence[Sequence[Row]], theme: Theme) -> None:
     figure.supxlabel(conditions, fontsize=7, color=theme.best)
 
 
-def _measured(group: Sequence[Row]) -> list[Row]:
-    """The rows with a bar: all but the plain reader's, which would dwarf the others."""
-    rows = report.best_first(group)
-    return [row for row in rows if row["loader"] != report.SEQUENTIAL]
-
-
 def _chart(axes: Any, group: Sequence[Row], theme: Theme = LIGHT) -> None:
     """Bars with their rounds and ratios, and what has none."""
-    rows = _measured(group)
+    rows = report.best_first(group)
     _bars(axes, {row["loader"]: row for row in rows}, theme, 8, spread=True)
     axes.tick_params(axis="x", labelsize=7)
     first = group[0]
@@ -158,13 +153,8 @@ def _chart(axes: Any, group: Sequence[Row], theme: Theme = LIGHT) -> None:
     title = f"{first['suite']}, {first['variant']}: {first['metric']}, {first['unit']}{better}"
     axes.set_title(title, fontsize=10, loc="left")
     absent = [row["loader"] for row in group if row["median"] is None]
-    notes = [
-        f"a plain reader of the disk: {report.shown(row['median'])}"
-        for row in group
-        if row["loader"] == report.SEQUENTIAL
-    ]
-    notes += [f"without a figure: {', '.join(absent)}"] * bool(absent)
-    axes.set_xlabel("; ".join(notes), fontsize=7, loc="left")
+    if absent:
+        axes.set_xlabel(f"without a figure: {', '.join(absent)}", fontsize=7, loc="left")
 
 
 def _bars(

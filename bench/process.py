@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import select
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any
@@ -20,6 +21,19 @@ from bench.workload import Workload
 
 class Refused(Exception):
     """The loader is not installed or cannot do the workload."""
+
+
+def missing(modules: Iterable[str]) -> str:
+    """Which of ``modules`` are not installed, in words; "" where all are."""
+    absent = []
+    for name in modules:
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:  # its parent package, which find_spec imports
+            found = None
+        if found is None:
+            absent.append(name)
+    return f"not installed: {', '.join(absent)}" if absent else ""
 
 
 class Failed(Exception):

@@ -5,7 +5,6 @@ Files have the format and about the size that they have in the dataset of each s
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import random
@@ -217,9 +216,8 @@ def _people(folder: Path, files: list[Path]) -> None:
 
 def _tiles(folder: Path, count: int) -> None:
     """A list of photos, and a thousand orders of nine tiles."""
-    with (folder / "listed.txt").open("w") as file:
-        lines = csv.writer(file, delimiter=" ", lineterminator="\n")
-        lines.writerows([f"{number:06}.jpg", number % 10] for number in range(count))
+    lines = [f"{number:06}.jpg {number % 10}\n" for number in range(count)]
+    (folder / "listed.txt").write_text("".join(lines))
     generator = np.random.default_rng(1)
     orders = np.stack([generator.permutation(9) for _ in range(1000)])
     np.save(folder / "permutations_1000.npy", orders)

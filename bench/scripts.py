@@ -141,16 +141,6 @@ def definitions(path: Path, **known: Any) -> Any:
 # --- the scripts ----------------------------------------------------------------------------------
 
 
-def _antialias() -> None:
-    """Pillow 10 took ``Image.ANTIALIAS`` away."""
-    vars(Image)["ANTIALIAS"] = Image.Resampling.LANCZOS
-
-
-def _numpy_with_float() -> Any:
-    """NumPy, with the name ``np.float`` that it had before 1.24."""
-    return types.SimpleNamespace(**{**vars(np), "float": float})
-
-
 @script(
     "facebookresearch/maskrcnn-benchmark",
     "57eec25b75",
@@ -334,7 +324,7 @@ def nested_unet(checkout: Path, photos: Path) -> Given:
 )
 def retrieval(checkout: Path, photos: Path) -> Given:
     """image retrieval: lists of 7 photos of 1024 pixels, thumbnails of 362"""
-    _antialias()
+    vars(Image)["ANTIALIAS"] = Image.Resampling.LANCZOS  # which Pillow 10 took away
     root = checkout / "cirtorch/datasets"
     helpers = definitions(root / "datahelpers.py")
     module = definitions(
@@ -377,7 +367,7 @@ def hrnet(checkout: Path, photos: Path) -> Given:
     module = definitions(
         root / "coco.py",
         JointsDataset=base.JointsDataset,
-        np=_numpy_with_float(),
+        np=types.SimpleNamespace(**{**vars(np), "float": float}),  # np.float was there before 1.24
         logger=logging.getLogger(__name__),
     )
     given = types.SimpleNamespace

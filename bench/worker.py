@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
-from bench.process import Refused
+from bench.process import Refused, missing
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ class _Session:
         self._work = Workload(**work)
         self._loader = make(self._name)
         torch.set_num_threads(self._work.threads)
-        reason = self._loader.absent() or self._loader.refusal(self._work)
+        reason = missing(self._loader.needs) or self._loader.refusal(self._work)
         if reason:
             raise Refused(reason)
         for module in self._loader.user_imports:
@@ -88,7 +88,7 @@ class _Session:
         if self._loader.store is None:
             return {}
         folder = self._loader.data_folder(self._work)
-        _sync(folder)
+        os.sync()
         durable = time.perf_counter() - start
         return {"seconds": seconds, "durable_seconds": durable, "nbytes": _nbytes(folder)}
 
@@ -102,13 +102,13 @@ class _Session:
             rates = []
             for setting in settings:
                 self._loader.open(self._work, setting)
-                self._run(0)
-                rates.append(self._run(seconds))
+                self.run(0)
+                rates.append(self.run(seconds)["images_per_s"])
                 self._close()
             settings = [settings[rates.index(max(rates))]]
         self._loader.open(self._work, settings[0])
         facts = check(self._loader, self._work, reference)
-        self._run(seconds)
+        self.run(seconds)
         return {"setting": settings[0], "check": facts}
 
     def open(self) -> None:
@@ -126,21 +126,27 @@ class _Session:
 
     def cold_epoch(self, setting: dict[str, Any]) -> dict[str, Any]:
         """One epoch of a loader that was started, with warm code and cold data."""
-        from bench import coldness
+        from bench import memory
 
         self._close()  # what it has mapped cannot be dropped
-        files = coldness.files(self._loader.data_folder(self._work))
-        coldness.drop(files)
-        resident = coldness.resident(files)
-        before = coldness.nbytes_read(os.getpgrp())
+        folder = self._loader.data_folder(self._work)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        memory.drop(files)
+        before = memory.nbytes_read(os.getpgrp())
         self._loader.open(self._work, setting)
         epoch = self._epoch(time.perf_counter())
         nbytes = sum(file.stat().st_size for file in files)
-        read = (coldness.nbytes_read(os.getpgrp()) - before) / nbytes
-        return {**epoch, "resident": resident, "read": read}
+        read = (memory.nbytes_read(os.getpgrp()) - before) / nbytes
+        return {**epoch, "read": read}
 
     def run(self, seconds: float) -> dict[str, float]:
-        return {"images_per_s": self._run(seconds)}
+        """Images per second over whole epochs of at least ``seconds`` together."""
+        images, begin = 0, time.perf_counter()
+        while True:
+            images += sum(len(batch) for batch, _ in self._loader.epoch())
+            passed = time.perf_counter() - begin
+            if passed >= seconds:
+                return {"images_per_s": images / passed}
 
     def stop(self) -> None:
         if self._loader is not None:
@@ -161,15 +167,6 @@ class _Session:
             images += len(batch)
         return {"images_per_s": images / (time.perf_counter() - begin), "first_batch_s": first}
 
-    def _run(self, seconds: float) -> float:
-        """Images per second over whole epochs of at least ``seconds`` together."""
-        images, begin = 0, time.perf_counter()
-        while True:
-            images += sum(len(batch) for batch, _ in self._loader.epoch())
-            passed = time.perf_counter() - begin
-            if passed >= seconds:
-                return images / passed
-
 
 def _versions(modules: tuple[str, ...]) -> dict[str, str]:
     import importlib.metadata as metadata
@@ -183,16 +180,6 @@ def _versions(modules: tuple[str, ...]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             versions[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
     return versions
-
-
-def _sync(folder: Path) -> None:
-    """Wait until the files of ``folder`` are on the disk; a writer may have done that itself."""
-    for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _nbytes(folder: Path) -> int:

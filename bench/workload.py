@@ -22,8 +22,8 @@ class Workload:
             "small" = RandomCrop out of 4 pixels of padding + flip; "train-jitter" = train +
             ColorJitter(0.4, 0.4, 0.4, 0.1), "train-randaugment" = train + RandAugment, and
             RandomErasing behind Normalize, "train-trivialaugment" = train + TrivialAugmentWide,
-            "train-segmentation" = train, of images with their masks, "train-mixup" = train, and
-            MixUp or CutMix of each batch, whose labels are then (batch, classes).
+            "train-mixup" = train, and MixUp or CutMix of each batch, whose labels are then
+            (batch, classes).
         size: side of the output in pixels.
         resize: shorter side before the centre crop; only "eval" uses it.
         batch: images per batch; an incomplete last batch is dropped.
@@ -32,8 +32,6 @@ class Workload:
         memory_format: "contiguous" (NCHW) or "channels_last".
         stores: folder where packed copies are kept between runs.
         device: where DALI decodes: "cpu" or "cuda".
-        masks: folder with a mask for each image, a gray PNG at the same place; "" without masks. A
-            batch then is images and masks (n, size, size), uint8.
     """
 
     suite: str
@@ -49,14 +47,10 @@ class Workload:
     memory_format: str = "contiguous"
     stores: str = ""
     device: str = "cpu"
-    masks: str = ""
 
     @property
     def shuffled(self) -> bool:
         return self.recipe != "eval"
-
-    def mask_of(self, path: str) -> str:
-        return str((Path(self.masks) / Path(path).relative_to(self.images)).with_suffix(".png"))
 
     def samples(self) -> tuple[list[tuple[str, int]], list[str]]:
         """The files in ImageFolder's order with their labels, and the class names."""

@@ -28,7 +28,7 @@ def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]
         assert row["suite"] == suite
         assert row["median"] is not None, row["reason"]
         assert row["min"] <= row["median"] <= row["max"]
-        assert row["rounds"] == 1 or row["loader"] == "sequential-read"  # one for each loader
+        assert row["rounds"] == 1
         assert row["machine"]["cpu"] and row["machine"]["instruction_set"]
         assert row["shared_versions"]["torch"]
         assert row["threads"] >= 1

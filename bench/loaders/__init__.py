@@ -35,19 +35,9 @@ SCALED = {
     "fastload-lmdb-dct-scaled": "fastload:Store",
 }
 
-# From an object store or a web server: the remote suite's.
-REMOTE = {
-    "fastload-remote": "remote:FastloadRemote",
-    "fastload-remote-window": "remote:FastloadRemoteWindow",
-    "fastload-remote-dct": "remote:FastloadRemoteDct",
-    "webdataset-remote": "remote:WebdatasetRemote",
-    "streaming-remote": "remote:StreamingRemote",
-    "litdata-remote": "remote:LitdataRemote",
-}
-
 
 def make(name: str) -> Loader:
     """The loader called ``name``; KeyError where there is none."""
-    module, cls = (WHERE | SCALED | REMOTE)[name].split(":")
+    module, cls = (WHERE | SCALED)[name].split(":")
     loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
     return loader

@@ -30,14 +30,6 @@ def transforms_v2(work: Workload) -> Callable[[Any], torch.Tensor]:
     return t.Compose([*steps, *last, *_erasing(work, t)])
 
 
-def transforms_joint(work: Workload) -> Callable[[Any], Any]:
-    """v2 on PIL images, which is what fastload does natively with masks."""
-    from torchvision.transforms import v2 as t
-
-    last = [t.ToImage(), t.ToDtype(torch.float32, scale=True), t.Normalize(MEAN, STD)]
-    return t.Compose([*_image(work, t), *last])
-
-
 def _image(work: Workload, t: Any) -> list[Any]:
     """What is done to the uint8 image."""
     if work.recipe == "eval":
@@ -46,7 +38,6 @@ def _image(work: Workload, t: Any) -> list[Any]:
         return [t.RandomCrop(work.size, padding=4), t.RandomHorizontalFlip()]
     more = {
         "train": [],
-        "train-segmentation": [],
         "train-mixup": [],
         "train-jitter": [t.ColorJitter(0.4, 0.4, 0.4, 0.1)],
         "train-randaugment": [t.RandAugment()],

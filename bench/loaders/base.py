@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import importlib
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,17 +15,6 @@ from typing import Any, ClassVar
 import torch
 
 from bench.workload import Workload
-
-# What to install for a module, where the package has another name.
-_PACKAGES = {
-    "cv2": "opencv-python-headless",
-    "nvidia.dali": "nvidia-dali-cuda120 or nvidia-dali-cuda130",
-    "PIL": "pillow",
-    "spdl.io": "spdl and FFmpeg's libraries",
-    "spdl.pipeline": "spdl and FFmpeg's libraries",
-    "streaming": "mosaicml-streaming",
-    "tensorflow": "tensorflow-cpu",
-}
 
 Setting = dict[str, Any]
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -58,15 +46,10 @@ class Loader(abc.ABC):
     store: str | None = None
     ordered: ClassVar[bool] = True
     _loader: Any = None
+    _channels_last = False  # whether batches of ``_loader`` are still to become that
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    def absent(self) -> str | None:
-        """Why it is not installed, or None."""
-        missing = [module for module in self.needs if not _is_installed(module)]
-        packages = dict.fromkeys(_PACKAGES.get(module, module) for module in missing)
-        return f"not installed: {', '.join(packages)}" if missing else None
 
     def load(self) -> None:
         for module in self.needs:
@@ -91,8 +74,7 @@ class Loader(abc.ABC):
         raise NotImplementedError(f"{self.name} reads the loose files")
 
     def store_folder(self, work: Workload) -> Path:
-        masks = "-masks" if work.masks else ""
-        return Path(work.stores) / f"{Path(work.images).name}-{self.store}{masks}"
+        return Path(work.stores) / f"{Path(work.images).name}-{self.store}"
 
     def data_folder(self, work: Workload) -> Path:
         return Path(work.images) if self.store is None else self.store_folder(work)
@@ -113,19 +95,12 @@ class Loader(abc.ABC):
         """Make the loader, so that ``epoch`` can be called again and again."""
 
     def epoch(self) -> Iterator[Batch]:
-        """The batches of one epoch: images as ``work`` says, labels int64, full batches only.
-
-        Where ``work`` has masks, they take the place of the labels.
-        """
-        yield from self._loader
+        """The batches of one epoch: images as ``work`` says, labels int64, full batches only."""
+        for images, labels in self._loader:
+            if self._channels_last:
+                images = images.contiguous(memory_format=torch.channels_last)
+            yield images, labels
 
     def close(self) -> None:
         """Release everything that ``open`` made; processes and threads end with ``_loader``."""
         self._loader = None
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent package, which find_spec imports
-        return False

@@ -92,21 +92,14 @@ def _pipeline(work: Workload, setting: Setting) -> Any:
                 axes=[0, 1],
                 out_of_bounds_policy="pad",
             )
+        how = {"dtype": types.UINT8}
+        if work.dtype == "float32":
+            mean, std = ([255 * value for value in values] for values in (MEAN, STD))
+            how = {"dtype": types.FLOAT, "mean": mean, "std": std}
         layout = "HWC" if channels_last else "CHW"
-        if work.dtype == "uint8":
-            images = fn.crop_mirror_normalize(
-                images, dtype=types.UINT8, output_layout=layout, mirror=mirror, **crop
-            )
-        else:
-            images = fn.crop_mirror_normalize(
-                images,
-                dtype=types.FLOAT,
-                output_layout=layout,
-                mirror=mirror,
-                mean=[255 * value for value in MEAN],
-                std=[255 * value for value in STD],
-                **crop,
-            )
+        images = fn.crop_mirror_normalize(
+            images, output_layout=layout, mirror=mirror, **how, **crop
+        )
         return images, labels if work.device == "cpu" else labels.gpu()
 
     return pipeline()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.loaders._torchvision import mixed, transforms_joint, transforms_v1
-from bench.loaders.base import Batch, Loader, Setting
+from bench.loaders._torchvision import mixed, transforms_v1
+from bench.loaders.base import Loader, Setting
 from bench.process import Refused
 from bench.workload import Workload
 
@@ -61,16 +60,9 @@ class _Fastload(Loader):
             **setting,
         )
 
-    def epoch(self) -> Iterator[Batch]:
-        for batch in self._loader:
-            yield (batch["image"], batch["mask"]) if isinstance(batch, dict) else batch
-
 
 class Folder(_Fastload):
     summary = "FastLoader on torchvision's ImageFolder, nothing converted"
-
-    def refusal(self, work: Workload) -> str | None:
-        return "masks are fields of a store" if work.masks else None
 
     def source(self, work: Workload) -> dict[str, Any]:
         from torchvision.datasets import ImageFolder
@@ -105,33 +97,11 @@ class Store(_Fastload):
     def pack(self, work: Workload, folder: Path) -> None:
         from fastload import UsageError, pack
 
-        source = _Masked(work) if work.masks else work.images
         try:
-            pack(source, folder / "images.lmdb", encode=self.encode)
+            pack(work.images, folder / "images.lmdb", encode=self.encode)
         except UsageError as error:
             raise Refused(f"not available: {error}") from error
 
     def source(self, work: Workload) -> dict[str, Any]:
         path = str(self.store_folder(work) / "images.lmdb")
-        if work.masks:
-            from fastload import PackedDataset
-
-            dataset = PackedDataset(path, joint={"mask": "mask"})
-            return {"dataset": dataset, "transform": transforms_joint(work)}
         return {"dataset": path, "transform": transforms_v1(work)}
-
-
-class _Masked:
-    """The records of images with masks: the bytes of both files."""
-
-    def __init__(self, work: Workload) -> None:
-        self._work = work
-        self._samples, self.classes = work.samples()
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        path, label = self._samples[index]
-        mask = Path(self._work.mask_of(path)).read_bytes()
-        return {"image": Path(path).read_bytes(), "label": label, "mask": mask}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from bench.loaders.base import Setting, record
 from bench.loaders.torch_dataloader import DataLoaderBase
@@ -41,12 +40,11 @@ class Litdata(DataLoaderBase):
 
         self._channels_last = work.memory_format == "channels_last"
         dataset = litdata.StreamingDataset(
-            **self.place(work), shuffle=work.shuffled, drop_last=True, transform=Finish(work)
+            str(self.store_folder(work)),
+            shuffle=work.shuffled,
+            drop_last=True,
+            transform=Finish(work),
         )
         self._loader = litdata.StreamingDataLoader(
             dataset, batch_size=work.batch, drop_last=True, **setting
         )
-
-    def place(self, work: Workload) -> dict[str, Any]:
-        """Where the chunks are, as arguments of the dataset."""
-        return {"input_dir": str(self.store_folder(work))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from bench.loaders.base import record
 from bench.loaders.torch_dataloader import DataLoaderBase
@@ -15,13 +15,12 @@ class Streaming(DataLoaderBase):
     needs = ("streaming", "simplejpeg", "cv2")
     store = "mds"
     ordered = False  # each worker gets blocks of its own
-    shard_nbytes: ClassVar[int] = 1 << 26  # its default
 
     def pack(self, work: Workload, folder: Path) -> None:
         from streaming import MDSWriter
 
         columns = {"image": "bytes", "label": "int"}
-        with MDSWriter(out=str(folder), columns=columns, size_limit=self.shard_nbytes) as writer:
+        with MDSWriter(out=str(folder), columns=columns) as writer:
             for sample in work.samples()[0]:
                 writer.write(record(sample))
 
@@ -37,11 +36,8 @@ class Streaming(DataLoaderBase):
             def __getitem__(self, index: Any) -> Any:
                 return finish(super().__getitem__(index))
 
-        return Images(shuffle=work.shuffled, batch_size=work.batch, **self.place(work))
-
-    def place(self, work: Workload) -> dict[str, Any]:
-        """Where the shards are, as arguments of the dataset."""
-        return {"local": str(self.store_folder(work))}
+        folder = str(self.store_folder(work))
+        return Images(local=folder, shuffle=work.shuffled, batch_size=work.batch)
 
     def options(self, work: Workload) -> dict[str, Any]:
         return {"batch_size": work.batch, "drop_last": True}

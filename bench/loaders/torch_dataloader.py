@@ -5,7 +5,6 @@ An LMDB of JPEGs is what many training scripts have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from bench.loaders._torchvision import mixed, transforms_v1, transforms_v2
-from bench.loaders.base import Batch, Loader, Setting
+from bench.loaders.base import Loader, Setting
 from bench.workload import Workload
 
 
@@ -40,12 +39,6 @@ class DataLoaderBase(Loader):
             options["collate_fn"] = _Mixed(work)
         self._loader = DataLoader(self.dataset(work), **options, **setting)
 
-    def epoch(self) -> Iterator[Batch]:
-        for images, labels in self._loader:
-            if self._channels_last:
-                images = images.contiguous(memory_format=torch.channels_last)
-            yield images, labels
-
 
 class _Mixed:
     """The collate function that torchvision's documentation gives for MixUp and CutMix."""
@@ -62,9 +55,6 @@ class TorchPil(DataLoaderBase):
     needs = ("torchvision", "PIL")
     user_imports = ("torchvision.datasets", "torchvision.transforms")
 
-    def refusal(self, work: Workload) -> str | None:
-        return "the first kind of transforms moves no masks" if work.masks else None
-
     def dataset(self, work: Workload) -> Any:
         from torchvision.datasets import ImageFolder
 
@@ -80,32 +70,9 @@ class TorchV2(DataLoaderBase):
         from torchvision.datasets import ImageFolder
 
         transform = transforms_v2(work)
-        if work.masks:
-            return _Masked(work, transform)
         if work.pixels == "raw":  # torchvision decodes no BMP: Pillow does
             return ImageFolder(work.images, transform=transform)
         return ImageFolder(work.images, transform=transform, loader=_decode)
-
-
-class _Masked(Dataset[Any]):
-    """Images with their masks, as users write it."""
-
-    def __init__(self, work: Workload, transform: Any) -> None:
-        samples, _ = work.samples()
-        self._paths = [(path, work.mask_of(path)) for path, _ in samples]
-        self._transform = transform
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, index: int) -> Any:
-        from torchvision.io import ImageReadMode, decode_image
-        from torchvision.tv_tensors import Mask
-
-        image_path, mask_path = self._paths[index]
-        drawn = Mask(decode_image(mask_path, mode=ImageReadMode.GRAY))
-        image, mask = self._transform(_decode(image_path), drawn)
-        return image, mask[0]
 
 
 def _decode(path: str) -> Any:

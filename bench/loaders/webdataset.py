@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
 
 from bench.loaders.base import Loader, Setting
 from bench.workload import Workload
 
-SHUFFLED = 1000  # samples
+_SHARDS, _SHUFFLED = 8, 1000  # the latter: samples
 
 
 class Webdataset(Loader):
@@ -18,7 +17,6 @@ class Webdataset(Loader):
     needs = ("webdataset", "simplejpeg", "cv2")
     store = "webdataset"
     ordered = False  # each worker gets shards of its own
-    shards: ClassVar[int] = 8
 
     def pack(self, work: Workload, folder: Path) -> None:
         import webdataset
@@ -26,8 +24,8 @@ class Webdataset(Loader):
         samples, _ = work.samples()
         pattern = str(folder / "images-%04d.tar")
         # Written in turn, so that each shard holds all classes.
-        for shard in range(self.shards):
-            chosen = list(enumerate(samples))[shard :: self.shards]
+        for shard in range(_SHARDS):
+            chosen = list(enumerate(samples))[shard::_SHARDS]
             with webdataset.TarWriter(pattern % shard) as writer:
                 for index, (path, label) in chosen:
                     data = Path(path).read_bytes()
@@ -41,17 +39,13 @@ class Webdataset(Loader):
 
         from bench.loaders._opencv import Finish
 
-        place = self.place(work)
-        shuffled = len(place["urls"]) if work.shuffled else False
-        dataset = webdataset.WebDataset(shardshuffle=shuffled, empty_check=False, **place)
+        urls = sorted(str(path) for path in self.store_folder(work).glob("*.tar"))
+        shuffled = len(urls) if work.shuffled else False
+        dataset = webdataset.WebDataset(urls, shardshuffle=shuffled, empty_check=False)
         if work.shuffled:
-            dataset = dataset.shuffle(SHUFFLED)
+            dataset = dataset.shuffle(_SHUFFLED)
         dataset = dataset.map(Finish(work, label="cls")).batched(work.batch, partial=False)
-        self._dataset = dataset
+        self._channels_last = work.memory_format == "channels_last"
         self._loader = webdataset.WebLoader(
             dataset, batch_size=None, persistent_workers=True, **setting
         )
-
-    def place(self, work: Workload) -> dict[str, Any]:
-        """Where the shards are, as arguments of the dataset."""
-        return {"urls": sorted(str(path) for path in self.store_folder(work).glob("*.tar"))}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bench.suites.any_dataset import AnyDataset, NeverSlower
 from bench.suites.base import Suite
-from bench.suites.in_turn import BucketsSuite, Cache, EntryPoints
+from bench.suites.in_turn import BucketsSuite, Cache
 from bench.suites.processes import Cold, Memory, Pack, Startup
 from bench.suites.race import Augment, ImagenetEval, ImagenetTrain, RawTrain, SmallImages
-from bench.suites.remote import Remote
 from bench.suites.scripts import Scripts
 
 SUITES: dict[str, Suite] = {
@@ -23,9 +22,7 @@ SUITES: dict[str, Suite] = {
         Memory(),
         Cold(),
         Cache(),
-        EntryPoints(),
         BucketsSuite(),
-        Remote(),
         AnyDataset(),
         NeverSlower(),
         Scripts(),

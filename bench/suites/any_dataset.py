@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from bench.datasets import (
     small_transform,
     train_transform,
 )
+from bench.process import missing
 from bench.report import TIMES, Row
 from bench.suites.base import Figures, Options, Suite
 from bench.suites.pairs import compare
@@ -148,11 +148,9 @@ class AnyDataset(Suite):
 
     def run(self, variant: str, options: Options) -> list[Row]:
         facts: dict[str, Any] = {"suite": self.name, "variant": variant}
-        absent = [name for name in _NEEDS.get(variant, ()) if find_spec(name) is None]
-        if absent:
+        if absent := missing(_NEEDS.get(variant, ())):
             figures = Figures(options, ((TIMES, "x", ""),), **facts)
-            reason = f"{' and '.join(absent)} not installed: pip install albumentations"
-            figures.none("fastload", reason)
+            figures.none("fastload", absent)
             return figures.rows
         facts["data"] = "given" if options.data and variant not in _IN_MEMORY else "made"
         counts = (0, options.threads) if _OWN[variant].persistent else (options.threads,)

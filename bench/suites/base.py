@@ -77,12 +77,11 @@ class Suite(abc.ABC):
         *,
         images: str = "photos",
         recipe: str = "train",
-        count: int | None = None,
     ) -> Workload:
         """The workload of a variant.
 
         ``images``: "photos", "large" (of 12 megapixels, always made here), or "small" (32 x 32),
-        which have a ``recipe`` of their own. ``count``: of images; None: what the kind has.
+        which have a ``recipe`` of their own.
         """
         many, size, batch = (_TOYS if options.toy else _IMAGES)[images]
         pixels = self.variants[variant].get("pixels", "jpeg")
@@ -92,7 +91,7 @@ class Suite(abc.ABC):
             folder = data.jpegs(
                 options.cache,
                 data=options.data,
-                count=many if options.toy or count is None else count,
+                count=many,
                 small=images == "small",
                 say=options.say,
             )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from bench import data, reference
+from bench import reference
 from bench.loaders import SCALED, WHERE
 from bench.process import Process, loading
 from bench.report import Row
@@ -91,11 +90,7 @@ class ImagenetEval(ImagenetTrain):
     name = "imagenet-eval"
     summary = "JPEG photos: Resize(256), CenterCrop(224), normalise; batch 64, in order"
     recipe = "eval"
-    variants = {
-        "float32": {},
-        "uint8": {"dtype": "uint8"},
-        "channels_last": {"memory_format": "channels_last"},
-    }
+    variants = {"float32": {}}
 
 
 class RawTrain(ImagenetTrain):
@@ -103,7 +98,6 @@ class RawTrain(ImagenetTrain):
     summary = "the training workload on raw pixels, 256 on the shorter side"
     variants = {
         "float32": {"pixels": "raw"},
-        "uint8": {"pixels": "raw", "dtype": "uint8"},
         "channels_last": {"pixels": "raw", "memory_format": "channels_last"},
     }
 
@@ -117,7 +111,6 @@ class SmallImages(ImagenetTrain):
     variants = {
         "jpeg": {},
         "raw": {"pixels": "raw"},
-        "raw-channels_last": {"pixels": "raw", "memory_format": "channels_last"},
         "png": {"pixels": "png"},
         "webp": {"pixels": "webp"},
     }
@@ -127,13 +120,12 @@ class SmallImages(ImagenetTrain):
 _AUGMENTED = ("torch-pil", "torch-v2")
 
 
-_POLICIES = ("jitter", "randaugment", "trivialaugment", "mixup")
-
-
 class Augment(Suite):
     name = "augment"
     summary = "RandomResizedCrop(224), flip; colours, policies, erasing, mixing; large photos"
-    variants = {name: {} for name in ("plain", *_POLICIES, "large", "segmentation")}
+    variants = {
+        name: {} for name in ("plain", "jitter", "randaugment", "trivialaugment", "mixup", "large")
+    }
 
     def known(self) -> tuple[str, ...]:
         return (*WHERE, *SCALED)
@@ -145,9 +137,6 @@ class Augment(Suite):
         else:
             recipe = "train" if variant == "plain" else f"train-{variant}"
             work = self.work(variant, options, recipe=recipe)
-        if variant == "segmentation":
-            masks = data.masks(options.cache, Path(work.images), say=options.say)
-            work = dataclasses.replace(work, masks=str(masks))
         names = [
             name
             for name in options.loaders

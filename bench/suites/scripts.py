@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import traceback
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bench import data, machine
+from bench.process import missing
 from bench.report import TIMES, Row
 from bench.script_files import lay_out
 from bench.scripts import SCRIPTS, Script, imported
@@ -53,9 +53,8 @@ def _absent(script: Script, repos: Path | None) -> str:
     """What to install or clone for ``script``; empty if it is all there."""
     if repos is None:
         return "--repos is not given: the folder of checkouts"
-    absent = [name for name in script.needs if find_spec(name) is None]
-    if absent:
-        return f"not installed: {', '.join(absent)}"
+    if absent := missing(script.needs):
+        return absent
     return "" if (repos / script.folder).is_dir() else script.clone(str(repos))
 
 

@@ -8,13 +8,12 @@ import pytest
 
 pytest.importorskip("torchvision")
 
-from bench.loaders._torchvision import mixed, transforms_joint, transforms_v1
+from bench.loaders._torchvision import mixed, transforms_v1
 from bench.suites import SUITES
 from bench.workload import Workload
 from fastload._transforms.pixels import mixing
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
-from fastload._transforms.targets.joint import Joint
 
 
 def workload(variant: str, images: Path) -> Workload:
@@ -32,11 +31,7 @@ def workload(variant: str, images: Path) -> Workload:
 
 @pytest.mark.parametrize("variant", SUITES["augment"].variants)
 def test_every_recipe_is_whole_in_the_engine(variant: str, photos: Path) -> None:
-    work = workload(variant, photos)
-    if variant == "segmentation":
-        plan = recognise(transforms_joint(work), joint=Joint((("mask", "mask"),)))
-    else:
-        plan = recognise(transforms_v1(work))
+    plan = recognise(transforms_v1(workload(variant, photos)))
     assert isinstance(plan, Plan), plan
     assert plan.split.startswith("everything runs in the engine: ")
     assert plan.size == (224, 224)

@@ -1,17 +1,17 @@
-"""All suites in one go, and what becomes of the rows."""
+"""All suites of the peers in one go, and what becomes of the rows."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from bench import documents, everything, loaders, report
-from bench.__main__ import main
-from bench.everything import Part
+from bench import documents, loaders, report
+from bench.__main__ import run
 from bench.report import is_peer
 from bench.suites import SUITES
 
@@ -53,8 +53,33 @@ ROWS = [
 ]
 
 
-def test_the_plan_has_every_suite_and_eight_peers_in_each_race() -> None:
-    assert {part.suite for part in everything.PLAN} == {
+@pytest.mark.parametrize("publish", [[], ["--publish"]])
+def test_the_script_measures_every_suite_beside_eight_peers(
+    tmp_path: Path, publish: list[str]
+) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    environment = {**os.environ, "PEERS": str(tmp_path), "SMALL": "images"}
+    command = ["sh", str(ROOT / "bench" / "peers.sh"), *publish, "--toy"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    calls = [line.split()[2:] for line in done.stdout.splitlines()]
+    runs = [words[1:] for words in calls if words[0] == "run"]
+    assert [words[0] for words in calls[len(runs) :]] == ["publish", "plot"] * bool(publish)
+    for words in runs:
+        given = run.make_context("run", list(words)).params
+        suite = SUITES[given["suite"]]
+        assert set((given["variants"] or "").split(",")) <= {*suite.variants, ""}
+        names = given["names"].split(",")
+        assert set(names) <= set(loaders.WHERE)
+        # both layouts of FFCV are one peer
+        assert len({name.split("-chan")[0] for name in names if is_peer(name)}) >= 8
+        assert given["data"] == ("images" if suite.name == "small-images" else None)
+        assert given["toy"] and given["tries"] == 2
+        folder = "bench/results" if publish else "bench/results/local"
+        assert given["output"] == f"{folder}/{suite.name}.json"
+    assert {words[0] for words in runs} == {
         "imagenet-train",
         "imagenet-eval",
         "small-images",
@@ -64,35 +89,6 @@ def test_the_plan_has_every_suite_and_eight_peers_in_each_race() -> None:
         "memory",
         "cold",
     }
-    for part in everything.PLAN:
-        assert part.variant in SUITES[part.suite].variants
-        assert set(part.loaders) <= set(loaders.WHERE)
-        # both layouts of FFCV are one peer
-        assert len({name.split("-chan")[0] for name in part.loaders if is_peer(name)}) >= 8
-        assert {"ffcv", "dali", "threads-simplejpeg"} <= set(part.loaders)
-
-
-@pytest.mark.usefixtures("forked")
-def test_all_writes_the_rows_of_each_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = ("fastload-lmdb", "fastload-lmdb-raw")
-    monkeypatch.setattr(
-        everything,
-        "PLAN",
-        (
-            Part("pack", "photos", 1, few),
-            Part("pack", "small", 1, few),
-        ),
-    )
-    words = ["--out", str(tmp_path / "rows"), "--cache", str(tmp_path / "cache")]
-    done = CliRunner().invoke(main, ["all", "--toy", *words])
-    assert done.exit_code == 0, done.output
-    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["pack.json"]
-    rows = json.loads((tmp_path / "rows" / "pack.json").read_text())
-    assert [found["variant"] for found in rows[::4]] == ["photos", "small"]
-    figures = {found["loader"]: found["median"] for found in rows}
-    assert figures["fastload-lmdb"] > 0
-    assert figures["fastload-lmdb-raw"] is None  # of raw images alone; its reason is in the row
-    assert "fastload-lmdb-raw" in done.output
 
 
 def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
@@ -153,7 +149,7 @@ def markers(suite: str) -> list[str]:
     return [f"<!-- figures of the suite {suite}: {which} -->" for which in ("begin", "end")]
 
 
-_PAGES = ("benchmarks", "your-dataset", "remote", "performance", "buckets")
+_PAGES = ("benchmarks", "your-dataset", "performance", "buckets")
 
 
 def test_the_documents_show_the_published_results(tmp_path: Path) -> None:
@@ -168,56 +164,27 @@ def test_the_documents_show_the_published_results(tmp_path: Path) -> None:
         )
 
 
-def test_the_remote_page_has_a_line_for_each_loader_of_its_suite(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/benchmarks.md", "docs/remote.md"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
-    rows = [
-        {**row(loader, value), "suite": "remote", "variant": variant, "metric": metric}
-        for loader, variant, metric, value in (
-            ("fastload-remote", "cold", "throughput", 450.0),
-            ("litdata-remote", "cold", "throughput", 300.0),
-            ("fastload-remote", "half", "bytes", 0.5),
-            ("fastload-remote", "local", "of local", 0.98),
-            ("fastload-remote, local", "local", "throughput", 4000.0),  # what it is compared with
-        )
-    ]
-    assert documents.fill([*ROWS, *rows], tmp_path)[-1] == tmp_path / "docs" / "remote.md"
-    assert "fastload-remote" not in (tmp_path / "docs" / "benchmarks.md").read_text()
-    page = (tmp_path / "docs" / "remote.md").read_text()
-    assert "| fastload-remote | 450 |  |  |  |  | 0.980 |  | 0.500 |  |" in page
-    assert "| litdata-remote | 300 |  |  |  |  |  |  |  |  |" in page
-    assert "| fastload-remote, local" not in page
-
-
-def test_the_page_about_performance_has_a_table_for_each_of_its_suites(tmp_path: Path) -> None:
+def test_the_page_about_performance_has_a_table_of_caches(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     page = tmp_path / "docs" / "performance.md"
-    names = ("entry-points", "cache")
-    page.write_text("\n".join(line for name in names for line in markers(name)))
+    page.write_text("\n".join(markers("cache")))
     for name in ("README.md", "docs/benchmarks.md"):
         (tmp_path / name).write_text((ROOT / name).read_text())
-    gain = {"first_epoch": 1.02, "bytes_an_image": 1750}
     cached = {"cache": "dct", "bytes_an_image": 154982}
     rows = [
         {**row(loader, value, **setting), "suite": suite, "variant": variant, "metric": metric}
         for suite, variant, loader, metric, value, setting in (
-            ("entry-points", "eval", "fastload", "CPU time, with entry points", 400.0, gain),
-            ("entry-points", "eval", "fastload", "CPU time, without entry points", 500.0, gain),
-            ("entry-points", "eval", "fastload", "gain of entry points", 1.25, gain),
             ("cache", "train", "fastload", "first epoch, cache=dct", 0.48, cached),
             ("cache", "train", "fastload", "later epoch, cache=dct", 2.6, cached),
         )
     ]
     assert documents.fill([*ROWS, *rows], tmp_path)[-1] == page
     lines = page.read_text().splitlines()
-    photos = "the same photos, Resize(256), CenterCrop(224)"
-    assert f"| {photos} | 500 | 400 | 1.25 | 1.02 x | 1,750 |" in lines
     text = '| train | `"dct"` | 0.48 | 2.60 | 154,982 |'
     assert text in lines
     begin, end = ("<!-- figures: begin -->", "<!-- figures: end -->")
     document = (tmp_path / "docs" / "benchmarks.md").read_text()
-    assert "entry points" not in document.split(begin)[1].split(end)[0]
+    assert "cache" not in document.split(begin)[1].split(end)[0]
 
 
 def test_the_page_about_buckets_has_a_line_for_each_way(tmp_path: Path) -> None:
