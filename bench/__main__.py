@@ -31,7 +31,7 @@ def list_() -> None:
     for suite in SUITES.values():
         click.echo(f"{suite.name}: {suite.summary}\n    variants: {', '.join(suite.variants)}")
     click.echo()
-    for name in (*loaders.WHERE, *loaders.SCALED):
+    for name in (*loaders.WHERE, *loaders.SCALED, *loaders.REMOTE):
         loader = loaders.make(name)
         click.echo(f"{name}: {loader.summary}\n    {missing(loader.needs) or 'installed'}")
 

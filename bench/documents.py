@@ -14,7 +14,7 @@ from bench import plot, report
 from bench.report import BASELINE, TIMES, Row
 
 # Suites whose tables are on the pages of their subjects only.
-_EXPLAINED = {"cache", "buckets", "scripts"}
+_EXPLAINED = {"cache", "buckets", "remote", "scripts"}
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
@@ -154,6 +154,22 @@ def scripts(rows: Sequence[Row]) -> str:
     gain = lambda row: f"{row['setting']['cpu']:.1f}"  # noqa: E731
     columns = [_Column(f"{workers} workers", workers, gain) for workers in (0, 2)]
     return _pivot(rows, _by_workers, columns, lines, corner="script")
+
+
+def remote(rows: Sequence[Row]) -> str:
+    """One line per loader of the suite remote: nothing cached, all, or half."""
+    columns = [
+        _Column("cold: images/s", ("cold", "throughput")),
+        _Column("first batch, s", ("cold", "first batch")),
+        _Column("bytes / data", ("cold", "bytes")),
+        _Column("requests / image", ("cold", "requests")),
+        _Column("all cached: images/s", ("warm", "throughput")),
+        _Column("half cached: images/s", ("half", "throughput")),
+        _Column("bytes / data", ("half", "bytes")),
+        _Column("requests / image", ("half", "requests")),
+    ]
+    place = lambda row: (row["loader"], (row["variant"], row["metric"]))  # noqa: E731
+    return _pivot(_of(rows, "remote"), place, columns, corner="loader")
 
 
 # Which encoding to choose: its line, and the loader that reads it.
@@ -433,6 +449,7 @@ _TABLES: tuple[tuple[str, str, Callable[[Sequence[Row]], str]], ...] = (
     ("README.md", "benchmark", chart),
     ("docs/benchmarks.md", "figures", figures),
     ("docs/your-dataset.md", "scripts", scripts),
+    ("docs/remote.md", "figures of the suite remote", remote),
     ("docs/performance.md", "figures of the encodings", encodings),
     ("docs/performance.md", "figures of the suite cache", caches),
     ("docs/buckets.md", "figures of the suite buckets", buckets),

@@ -35,9 +35,16 @@ SCALED = {
     "fastload-lmdb-dct-scaled": "fastload:Store",
 }
 
+# From an object store: the remote suite's.
+REMOTE = {
+    "fastload-remote": "fastload:Remote",
+    "fastload-remote-window": "fastload:Remote",
+    "fastload-remote-dct": "fastload:Remote",
+}
+
 
 def make(name: str) -> Loader:
     """The loader called ``name``; KeyError where there is none."""
-    module, cls = (WHERE | SCALED)[name].split(":")
+    module, cls = (WHERE | SCALED | REMOTE)[name].split(":")
     loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
     return loader

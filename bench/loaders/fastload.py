@@ -105,3 +105,38 @@ class Store(_Fastload):
     def source(self, work: Workload) -> dict[str, Any]:
         path = str(self.store_folder(work) / "images.lmdb")
         return {"dataset": path, "transform": transforms_v1(work)}
+
+
+class Remote(Store):
+    """Reads a packed store in S3. Its name says which: ``-dct``, ``-window``.
+
+    The setting says where: ``server`` (its endpoint), ``bucket`` (the packed form's folder),
+    ``cache`` (a folder on the disk), ``limit`` of that in bytes (0: all fits).
+    """
+
+    needs = (*Store.needs, "obstore")
+    _place: Setting
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._window = 8 if name.endswith("-window") else None
+        how = "windows of 8 blocks of 8 MB" if self._window else "all records"
+        self.summary = f"{self.summary} in S3, {how} shuffled"
+
+    def open(self, work: Workload, setting: Setting) -> None:
+        self._place = setting
+        super().open(work, self.settings(work)[0])
+
+    def source(self, work: Workload) -> dict[str, Any]:
+        from fastload import PackedDataset
+
+        key = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}  # nobody looks
+        dataset = PackedDataset(
+            f"s3://{self._place['bucket']}/images.lmdb",
+            transforms_v1(work),
+            seed=0,
+            storage_options={"endpoint": self._place["server"], "region": "us-east-1", **key},
+            cache_dir=self._place["cache"],
+            disk_limit=self._place["limit"] or None,
+        )
+        return {"dataset": dataset, "shuffle_window": self._window}

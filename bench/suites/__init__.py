@@ -7,6 +7,7 @@ from bench.suites.base import Suite
 from bench.suites.in_turn import BucketsSuite, Cache
 from bench.suites.processes import Cold, Memory, Pack, Startup
 from bench.suites.race import Augment, ImagenetEval, ImagenetTrain, RawTrain, SmallImages
+from bench.suites.remote import Remote
 from bench.suites.scripts import Scripts
 
 SUITES: dict[str, Suite] = {
@@ -23,6 +24,7 @@ SUITES: dict[str, Suite] = {
         Cold(),
         Cache(),
         BucketsSuite(),
+        Remote(),
         AnyDataset(),
         NeverSlower(),
         Scripts(),

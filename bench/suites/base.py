@@ -77,11 +77,12 @@ class Suite(abc.ABC):
         *,
         images: str = "photos",
         recipe: str = "train",
+        count: int | None = None,
     ) -> Workload:
         """The workload of a variant.
 
         ``images``: "photos", "large" (of 12 megapixels, always made here), or "small" (32 x 32),
-        which have a ``recipe`` of their own.
+        which have a ``recipe`` of their own. ``count``: of images; None: what the kind has.
         """
         many, size, batch = (_TOYS if options.toy else _IMAGES)[images]
         pixels = self.variants[variant].get("pixels", "jpeg")
@@ -91,7 +92,7 @@ class Suite(abc.ABC):
             folder = data.jpegs(
                 options.cache,
                 data=options.data,
-                count=many,
+                count=many if options.toy or count is None else count,
                 small=images == "small",
                 say=options.say,
             )

@@ -149,7 +149,7 @@ def markers(suite: str) -> list[str]:
     return [f"<!-- figures of the suite {suite}: {which} -->" for which in ("begin", "end")]
 
 
-_PAGES = ("benchmarks", "your-dataset", "performance", "buckets")
+_PAGES = ("benchmarks", "your-dataset", "remote", "performance", "buckets")
 
 
 def test_the_documents_show_the_published_results(tmp_path: Path) -> None:
@@ -162,6 +162,25 @@ def test_the_documents_show_the_published_results(tmp_path: Path) -> None:
         assert path.read_text() == (ROOT / path.relative_to(tmp_path)).read_text(), (
             "run: python -m bench publish bench/results/*.json"
         )
+
+
+def test_the_remote_page_has_a_line_for_each_loader_of_its_suite(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/benchmarks.md", "docs/remote.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    rows = [
+        {**row(loader, value), "suite": "remote", "variant": variant, "metric": metric}
+        for loader, variant, metric, value in (
+            ("fastload-remote", "cold", "throughput", 450.0),
+            ("fastload-remote-dct", "cold", "throughput", 300.0),
+            ("fastload-remote", "half", "bytes", 0.5),
+        )
+    ]
+    assert documents.fill([*ROWS, *rows], tmp_path)[-1] == tmp_path / "docs" / "remote.md"
+    assert "fastload-remote" not in (tmp_path / "docs" / "benchmarks.md").read_text()
+    page = (tmp_path / "docs" / "remote.md").read_text()
+    assert "| fastload-remote | 450 |  |  |  |  |  | 0.500 |  |" in page
+    assert "| fastload-remote-dct | 300 |  |  |  |  |  |  |  |" in page
 
 
 def test_the_page_about_performance_has_a_table_of_caches(tmp_path: Path) -> None:

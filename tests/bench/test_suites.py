@@ -68,6 +68,22 @@ def test_cold_measures_epochs(cache: Path) -> None:
         assert found == ["torch-pil", "fastload-lmdb"]
 
 
+@pytest.mark.parametrize(
+    ("variant", "most"),
+    [
+        ("cold", 1.05),
+        ("warm", 0.01),
+        pytest.param("half", 0.9, marks=pytest.mark.long),
+    ],
+)
+def test_remote_counts_bytes_and_requests(cache: Path, variant: str, most: float) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    rows = rows_of(cache, "remote", "--loaders", "fastload-remote", "--variant", variant)
+    figures = {row["metric"]: row["median"] for row in rows}
+    assert figures["throughput"] > 0
+    assert figures["bytes"] <= most and figures["requests"] <= 2
+
+
 def test_buckets_pad_nothing_where_mixed_batches_are_padded(cache: Path) -> None:
     rows = rows_of_any(cache, "buckets", "photos")
     figures = {(row["loader"], row["metric"]): row["median"] for row in rows}
@@ -112,6 +128,7 @@ def test_every_suite_has_a_toy_test() -> None:
         "memory",
         "cold",
         "cache",
+        "remote",
     }
 
 
@@ -143,11 +160,11 @@ def test_data_without_images_is_a_clear_error(cache: Path, tmp_path: Path) -> No
 
 
 def test_list_names_every_suite_and_loader() -> None:
-    from bench.loaders import SCALED, WHERE
+    from bench.loaders import REMOTE, SCALED, WHERE
 
     done = CliRunner().invoke(main, ["list"], terminal_width=200, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    for name in (*SUITES, *WHERE, *SCALED):
+    for name in (*SUITES, *WHERE, *SCALED, *REMOTE):
         assert name in done.output
 
 
