@@ -112,6 +112,11 @@ class Format:
                     f"got {suffix!r}"
                 )
 
+    def with_companions(self, path: str) -> list[str]:
+        """The data file ``path`` of a store, and its companions."""
+        stem = os.path.splitext(path)[0]
+        return [path, *(companion.format(path=path, stem=stem) for companion in self.companions)]
+
     def taken(self, options: ColumnOptions | None, path: str) -> dict[str, Any]:
         """The arguments of ``open`` and ``ranged`` that pass ``options`` on. Raises UsageError."""
         if options is None or not options.given:

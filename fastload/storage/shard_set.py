@@ -271,7 +271,7 @@ class ShardedWriter(PartialWriter):
         begun = self._sharding.shard_of(done, len(listed)), done
         for number, first, chunk in listed:
             path = self._place(number)
-            kept += [*with_companions(self._form, path), sidecar_of(path)]
+            kept += [*self._form.with_companions(path), sidecar_of(path)]
             if os.path.exists(path):
                 self._check(path, chunk, first)
             elif chunk is listed[-1][2] and os.path.isdir(f"{path}.partial"):
@@ -389,7 +389,7 @@ def _publish(partial: Partial, form: Format, shards: Sequence[tuple[str, str]]) 
         (os.path.relpath(inner, partial.folder), outer)
         for path, name in shards
         for inner, outer in zip(
-            with_companions(form, path), with_companions(form, os.path.join(folder, name))
+            form.with_companions(path), form.with_companions(os.path.join(folder, name))
         )
     ]
     partial.publish([*renames, ("sidecar", sidecar_of(partial.path))])
@@ -399,12 +399,6 @@ def _publish(partial: Partial, form: Format, shards: Sequence[tuple[str, str]]) 
 def begun_with(path: str, settings: Mapping[str, object]) -> dict[str, object]:
     """The settings of the unfinished set ``path``."""
     return {"format": format_apart(path).name, "shards written": "apart", **settings}
-
-
-def with_companions(form: Format, path: str) -> list[str]:
-    """The files that hold the records of the shard ``path``: itself, and its companions."""
-    stem = os.path.splitext(path)[0]
-    return [path, *(companion.format(path=path, stem=stem) for companion in form.companions)]
 
 
 def table_of(form: Format, path: str) -> Table:
