@@ -40,7 +40,6 @@ from ..storage.shard_set import (
     format_apart,
     table_of,
     whole_table,
-    with_companions,
 )
 from ..storage.table import Table
 from ._remote import asking, file_system
@@ -151,7 +150,7 @@ class UrlShardSet:
         copies = [
             (one, f"{above}/{os.path.basename(one)}")
             for shard in made
-            for one in with_companions(self._format, shard.path)
+            for one in self._format.with_companions(shard.path)
         ]
         with scratch(self.path) as folder:
             tables = _each(functools.partial(self._table, folder), enumerate(made))

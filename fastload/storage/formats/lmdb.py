@@ -304,7 +304,8 @@ class LmdbWriter(PartialWriter):
         self._pending.append(batch)
         self._columns.append(columns)
         self._pending_nbytes += sum(map(len, batch.data))
-        if self._pending_nbytes >= _FLUSH_NBYTES or self._pending_records >= _FLUSH_RECORDS:
+        pending = sum(map(len, self._columns))
+        if self._pending_nbytes >= _FLUSH_NBYTES or pending >= _FLUSH_RECORDS:
             self.sync()
 
     def sync(self) -> None:

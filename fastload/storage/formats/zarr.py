@@ -413,6 +413,6 @@ FORMAT = Format(
     open=functools.partial(TableStore, read=read_zarr),
     writer=ZarrWriter,
     folders=True,
-    options=frozenset({"shards"}),
+    options=frozenset({"blocks"}),
     pixels="only",
 )
