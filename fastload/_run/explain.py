@@ -11,8 +11,8 @@ from .._base.own_generators import kind_of_own
 from .._base.shared_slabs import SharedRing
 from .._engine import huffman_index
 from .._engine.registry import NATIVE, is_torch
+from .._sources.deferred.switch import left_out
 from .._sources.deferred.thread_state import OF_MODE
-from .._sources.deferred.trial import left_out
 from .._sources.kinds import is_mix_dataset
 from .._sources.source import Source
 from .._transforms import sample_params

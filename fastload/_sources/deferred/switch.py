@@ -27,11 +27,10 @@ import sys
 import weakref
 
 from ..._base.fork_lock import ForkLock
-from . import redirect
+from . import redirect, trial
 from .late_import import LateImport
 from .patches import patch, pillow
 from .thread_state import THREAD, forget, may_be_kept
-from .trial import may_try_again
 
 _LOCK = ForkLock()
 _INSTALLED: set[tuple[str, ...]] = set()
@@ -135,10 +134,25 @@ def release(holder: object) -> None:
             _USE.rests = True
 
 
+def left_out() -> list[str]:
+    """What stays as it is in other libraries, when all has proved itself that can."""
+    if not _INSTALLED:
+        return trial.left_out()
+    with _LOCK:
+        _USE.threads += 1
+    try:
+        install()  # a proof calls others of the functions, too
+        return trial.left_out()
+    finally:
+        with _LOCK:
+            _USE.threads = max(0, _USE.threads - 1)
+        release(_USE)
+
+
 def try_again() -> None:
     """Have what is left out prove itself anew: see Note [The program's state] of ``trial.py``."""
     with _LOCK:
-        if may_try_again():
+        if trial.may_try_again():
             patch.MISSING.clear()
             patch.UNPROVEN.clear()
             _INSTALLED.clear()

@@ -7,15 +7,22 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torchvision import transforms
+from torchvision.transforms import v2  # noqa: F401 - its functions are to be exchanged, too
 
+import deferred_datasets as shapes
 import fastload
 import program_states
+import releases
 import warm
+from fastload import FastLoader
 from fastload._sources.deferred import switch, trial
+from fastload._sources.deferred.redirect import redirected
 from fastload._sources.deferred.thread_state import THREAD
 from fastload._sources.deferred.trial import Trial
 from program_states import REPLACING, STATES, WITHOUT_THREADS
@@ -38,6 +45,20 @@ def anew() -> Iterator[None]:
     fastload.uninstall()
     yield
     fastload.uninstall()
+
+
+@pytest.mark.native
+@pytest.mark.usefixtures("anew")
+def test_what_only_workers_defer_is_proven_in_their_parent_too(tmp_path: Path) -> None:
+    photos = shapes.write_colour_jpegs(tmp_path)
+    chain = transforms.Compose([transforms.RandomResizedCrop(20), transforms.ToTensor()])
+    loader = FastLoader(shapes.Photos(photos, chain), 4, num_workers=1)
+    for _ in loader:
+        pass
+    at_rest = redirected()
+    said = [line.removeprefix("slower: ") for line in loader.explain().splitlines()]
+    assert releases.unexpected([line for line in said if " is left as it is: " in line]) == []
+    assert redirected() == at_rest
 
 
 def _trial(proof: Callable[[], str], **given: Any) -> Trial:
