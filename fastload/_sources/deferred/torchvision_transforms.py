@@ -16,7 +16,7 @@ import math
 import operator
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -97,11 +97,11 @@ def happens(p: Any) -> bool:
     return bool(torch.rand(1) < p)
 
 
-def _exceeds(p: Any) -> bool:
-    """``p < torch.rand(1)``."""
+def _reaches(p: Any) -> bool:
+    """``not p < torch.rand(1)``."""
     if type(p) is float and _draws_into_scratch():
-        return _SCRATCH.real.uniform_().item() > as_float32(p)
-    return bool(p < torch.rand(1))
+        return _SCRATCH.real.uniform_().item() <= as_float32(p)
+    return not bool(p < torch.rand(1))
 
 
 @functools.lru_cache(256)
@@ -341,15 +341,19 @@ class Step(NamedTuple):
         return lambda transform: functions() and methods() and own.isdisjoint(transform.__dict__)
 
 
+Applies: TypeAlias = "Mapping[type, Callable[[Any], bool]]"
+"""Classes as ``RandomApply``, and how each draws, for its ``p``, whether it applies its own."""
+
+
 def composer(
-    kind: type[Any], steps: Callable[[], Sequence[Step]]
+    kind: type[Any], steps: Callable[[], Sequence[Step]], applies: Applies
 ) -> Callable[[Function], Function]:
     """The call of a ``Compose``. What a step has made nobody else has: the next one may change it.
 
     Whether torchvision's functions are its own is found out once in a batch for each Compose,
     and again where a hook is registered.
     """
-    applied_as_usual = unchanged_in(transforms.RandomApply, "forward")
+    applied_as_usual = {one: unchanged_in(one, "forward") for one in applies}
 
     def make(original: Function) -> Function:
         usual = {step.kind: (step, step.usual()) for step in steps()}
@@ -359,11 +363,11 @@ def composer(
             changed = "forward" in own or "_compiled_call_impl" in own
             if changed or has_hook_of_all_modules() or any(_hooks(transform)):
                 return None
-            if type(transform) is transforms.RandomApply and applied_as_usual():
-                if type(transform.transforms) not in _SEQUENCES:
+            inner = _applied(transform)
+            if inner is not None and type(transform) in applies:
+                if not applied_as_usual[type(transform)]():
                     return None
-                inner = list(transform.transforms)
-                return _Applied(inner, list(map(recorder, inner)))
+                return _Applied(applies[type(transform)], inner, list(map(recorder, inner)))
             step, is_usual = usual.get(type(transform), (None, None))
             return step.record if step is not None and is_usual and is_usual(transform) else None
 
@@ -409,19 +413,27 @@ class _Applied:
     """Records ``RandomApply``.
 
     Args:
+        applies: as in ``Applies``.
         steps: its transforms when their recorders were found.
         recorders: of those.
     """
 
-    def __init__(self, steps: list[Any], recorders: list[Recorder | _Applied | None]) -> None:
+    def __init__(
+        self,
+        applies: Callable[[Any], bool],
+        steps: list[Any],
+        recorders: list[Recorder | _Applied | None],
+    ) -> None:
+        self._applies = applies
         self._steps = steps
         self._recorders = recorders
 
     def chained(self, transform: Any, image: Any, mine: bool) -> tuple[Any, bool]:
         """As ``_chained``. A step may be the user's, and may keep what it gives."""
-        if not waiting(image) or list(transform.transforms) != self._steps:
+        recorded = waiting(image) or type(image) is Draft
+        if not recorded or list(transform.transforms) != self._steps:
             return draft(transform(finished(image))), False
-        if _exceeds(transform.p):
+        if not self._applies(transform.p):
             return image, mine
         return _chained(self._steps, self._recorders, image, mine)
 
@@ -429,13 +441,18 @@ class _Applied:
 _SEQUENCES: Final = (list, tuple, torch.nn.ModuleList)
 
 
+def _applied(transform: Any) -> list[Any] | None:
+    """The transforms of what may be a ``RandomApply``; None: it has none."""
+    inner = getattr(transform, "transforms", ())
+    return list(inner) if inner and type(inner) in _SEQUENCES else None
+
+
 def _hooks(transform: Any) -> list[Any]:
     """What has the hooks of a module, those too that are registered later."""
     own = getattr(transform, "__dict__", {})
     found = [own[name] for name in _HOOKS if name in own]
-    if type(transform) is transforms.RandomApply and type(transform.transforms) in _SEQUENCES:
-        for inner in transform.transforms:
-            found += _hooks(inner)
+    for inner in _applied(transform) or ():
+        found += _hooks(inner)
     return found
 
 
@@ -503,17 +520,20 @@ def flipper(vertical: bool) -> Recorder:
 
 
 def of_other_colors(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
-    if not waiting(image) or not keeps_mode(image):
+    if not waiting(image) or not _keeps_mode(image):
         return None
     ranges = color_ranges(transform)
-    return None if ranges is None else jittered(image, *random_factors(ranges), mine=mine)
+    if ranges is None:
+        return None
+    operations = random_adjustments(ranges)
+    return image._then(*operations, mine=mine) if operations else image
 
 
 ADJUSTMENTS: Final = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
 COLORS: Final = ("brightness", "contrast", "saturation", "hue")
 
 
-def keeps_mode(image: DeferredImage) -> bool:
+def _keeps_mode(image: DeferredImage) -> bool:
     """Whether it is converted to gray and back without anything that Pillow looks up first."""
     return image.mode == "RGB" and keeps_no_color(image)
 
@@ -530,18 +550,11 @@ def color_ranges(transform: Any) -> _Ranges | None:
     return None if hue is not None and not -0.5 <= hue[0] <= hue[1] <= 0.5 else tuple(found)
 
 
-def jittered(
-    image: DeferredImage,
-    order: Sequence[int],
-    factors: Sequence[float | None],
-    mine: bool = False,
-) -> DeferredImage:
-    operations: list[Operation] = []
-    for number in order:
-        factor = factors[number]
-        if factor is not None:
-            operations.append((COLORS[number], factor))
-    return image._then(*operations, mine=mine) if operations else image
+def random_adjustments(ranges: _Ranges, of: str = "") -> list[Operation]:
+    """The operations of ``ColorJitter``, with ``of`` before their names."""
+    order, factors = random_factors(ranges)
+    drawn = [(of + COLORS[number], factors[number]) for number in order]
+    return [(name, factor) for name, factor in drawn if factor is not None]
 
 
 BYTES: Final = frozenset({"L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB"})
@@ -639,6 +652,8 @@ def on_tensors(
 
     return on_tensor
 
+
+APPLIES: Final[Applies] = {transforms.RandomApply: _reaches}
 
 STEPS: Final = (
     Step(

@@ -18,7 +18,7 @@ from torchvision.transforms import InterpolationMode, v2
 from ..._base.named import named
 from . import torch_resize
 from . import torchvision_transforms as v1
-from .image import DeferredImage, waiting
+from .image import DeferredImage
 from .operations import Layout, dtype_name
 from .recording import Operation
 from .slots import Size
@@ -71,27 +71,6 @@ def forward(*, at_random: bool) -> Callable[[Function], Function]:
         return forward
 
     return make
-
-
-def color_jitter_v2(original: Function) -> Function:
-    unchanged = v1.unchanged_in(functional_v2, *v1.ADJUSTMENTS)
-
-    def transform(self: Any, inpt: Any, params: Any) -> Any:
-        if (
-            waiting(inpt)
-            and type(self) is v2.ColorJitter
-            and v1.keeps_mode(inpt)
-            and type(params) is dict
-            and unchanged()
-        ):
-            factors = [params[f"{name}_factor"] for name in v1.COLORS]
-            hue = factors[3]
-            plain = all(factor is None or type(factor) is float for factor in factors)
-            if plain and (hue is None or -0.5 <= hue <= 0.5):
-                return v1.jittered(inpt, params["fn_idx"].tolist(), factors)
-        return original(self, inpt, params)
-
-    return transform
 
 
 # Of tensors. ``mine``: nobody else has the memory, which may be changed and given back.
@@ -380,12 +359,7 @@ def _jittered(transform: Any, value: Any, mine: bool) -> Any:
         return None
     if any(ends is not None and ends[0] < 0 for ends in ranges[:3]):
         return None
-    order, factors = v1.random_factors(ranges)
-    operations = [
-        (f"tensor_{v1.COLORS[number]}", factors[number])
-        for number in order
-        if factors[number] is not None
-    ]
+    operations = v1.random_adjustments(ranges, of="tensor_")
     made = memory.then(*operations, mine=mine) if operations else memory
     return value if made is memory else Draft(made, value.kind)
 
@@ -404,6 +378,9 @@ _METHODS: Final = (
     "forward", "check_inputs", "make_params", "transform", "_call_kernel", "_needs_transform_list",
     "_transformed_types",
 )  # fmt: skip
+
+
+APPLIES: Final[v1.Applies] = {**v1.APPLIES, v2.RandomApply: v1.happens}
 
 
 def steps() -> tuple[v1.Step, ...]:

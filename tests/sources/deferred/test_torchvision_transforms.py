@@ -299,7 +299,7 @@ def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch
         "random_box",
         "happens",
         "_takes",
-        "jittered",
+        "random_adjustments",
     ):
         module = torchvision_v2 if name == "_takes" else torchvision_transforms
         ours = getattr(module, name)
@@ -324,8 +324,8 @@ def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch
     )
     with deferring():
         chain(opened())
-    names = ["_border", "random_box", "happens", "jittered"]
-    names += ["_takes", "happens", "_takes", "jittered", "_takes"]
+    names = ["_border", "random_box", "happens", "random_adjustments"]
+    names += ["_takes", "happens", "_takes", "_takes"]
     assert taken == [(name, True) for name in names]
 
 

@@ -197,13 +197,6 @@ def _dtype_by_type(transform: Function, given: Given) -> Any:
     return str(made.dtype), getattr(type(made), "stands_for", type(made)).__name__
 
 
-def _jitter_v2(transform: Function, given: Given) -> Any:
-    jitter = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
-    factors = {"brightness": 1.2, "contrast": 0.8, "saturation": 1.4, "hue": 0.05}
-    params = {f"{name}_factor": factor for name, factor in factors.items()}
-    return transform(jitter, given.image, {"fn_idx": torch.tensor([2, 0, 3, 1]), **params})
-
-
 def _composed(call: Function, given: Given) -> Any:
     """What every step of a Compose makes, with either outcome of those that are drawn."""
     end = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5, 0.4, 0.3], [0.2] * 3)]
@@ -257,21 +250,11 @@ PATCHES: Final = [
     ),
     Patch(
         names=("torchvision.transforms.v2.Compose.forward",),
-        ours=fewer_steps.composer(v2.Compose, torchvision_v2.steps),
+        ours=fewer_steps.composer(v2.Compose, torchvision_v2.steps, torchvision_v2.APPLIES),
         why=STEPS,
         kept_by="CPU per image without it: 2 on 32x32 JPEGs, where the chain begins with ToImage",
         proof=Same(_composed, seeds=(0, 1)),
         in_usual_state=True,
-    ),
-    Patch(
-        names=(
-            "torchvision.transforms.v2.ColorJitter.transform",
-            "torchvision.transforms.v2.ColorJitter._transform",  # before 0.21
-        ),
-        ours=torchvision_v2.color_jitter_v2,
-        why=STEPS,
-        kept_by="CPU per image without it: 1.25 on photos of 320x240",
-        proof=Same(_jitter_v2),
     ),
 ]
 """v2's functions that are exchanged."""
