@@ -784,9 +784,6 @@ def described(value: Any) -> Any:
         real = value.detach().as_subclass(torch.Tensor)
         flat = torch.empty(real.numel(), dtype=real.dtype).copy_(real.reshape(-1))
         return (*head, flat.view(torch.uint8).numpy().tobytes())
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        # NumPy before 1.24 makes one of what is no array: that is an image of a closed file.
-        return "array", value.shape, [type(part).__name__ for part in value.flat]
     if isinstance(value, np.ndarray):
         return "array", value.dtype.str, value.shape, value.strides, value.tobytes()
     if isinstance(value, dict):
