@@ -55,6 +55,12 @@ SANITISES_BESIDE_MASKS = at_least(_TORCHVISION, 0, 25)
 HAS_TWO_RADII = at_least(PIL.__version__, 10)
 """Whether Pillow blurs by two radii."""
 
+turned_in_place = pytest.mark.skipif(
+    not at_least(PIL.__version__, 10), reason="this Pillow turns no image in place"
+)
+opened_with_16_bits = pytest.mark.skipif(
+    not at_least(PIL.__version__, 10, 3), reason="this Pillow opens 16 bits as 32"
+)
 exchanged_io = pytest.mark.skipif(
     "torchvision.io.read_image" in LEFT_ALONE, reason="torchvision.io is left alone before 0.20"
 )

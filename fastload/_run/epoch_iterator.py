@@ -379,7 +379,7 @@ class _Shown:
     _index_sampler: Iterator[int]
 
     def __init__(self, loader: object) -> None:
-        own = torch.Generator(torch.get_default_device())  # torch draws a seed on that device
+        own = torch.Generator(torch.empty(0).device)  # torch draws a seed there
         vars(self).update(_loader=loader, generator=own, _index_sampler=itertools.count())
 
     def __getattr__(self, name: str) -> Any:

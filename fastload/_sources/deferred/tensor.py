@@ -669,7 +669,7 @@ class filling_rows(TorchFunctionMode):
         dtype = kwargs.pop("dtype", None)
         device = kwargs.pop("device", None)
         shape = _sizes(size)
-        if kwargs or shape is None or torch.device(device or torch.get_default_device()) != _CPU:
+        if kwargs or shape is None or torch.device(device or torch.empty(0).device) != _CPU:
             return None
         if not any(pending(part) and _holds(shape, part) for part in _parts(self._samples)):
             return None

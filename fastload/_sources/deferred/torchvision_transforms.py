@@ -576,7 +576,8 @@ def to_tensor(image: DeferredImage, name: str) -> Memory | None:
 def _made_on_the_cpu() -> bool:
     """Whether ``torch.as_tensor`` makes tensors there. A default device is a mode on this stack."""
     no_mode = not torch._C._len_torch_function_stack()
-    return no_mode or torch.get_default_device().type == "cpu"
+    # Before 2.6, get_default_device does not know `with torch.device(...)`.
+    return no_mode or torch.empty(0).device.type == "cpu"
 
 
 def normalized(

@@ -146,6 +146,8 @@ def test_zeros_of_other_sizes_are_torchs(photos: list[Path]) -> None:
             ):
                 assert type(made) is torch.Tensor
             assert isinstance(torch.zeros(4, 3, 48, 48)[1], DeferredRow)
+        with torch.device("meta"), filling_rows([(image, label)]):
+            assert torch.zeros(4, 3, 48, 48).device.type == "meta"
         assert type(torch.zeros(4, 3, 48, 48)) is torch.Tensor
         assert pending(image)
 

@@ -250,7 +250,8 @@ def in_a_set(samples: list[Any]) -> set[torch.Tensor]:
 
 def in_an_array(samples: list[Any]) -> np.ndarray:
     made = np.empty(len(samples), object)
-    made[:] = [image for image, _ in samples]
+    for i, (image, _) in enumerate(samples):
+        made[i] = image
     return made
 
 

@@ -429,7 +429,7 @@ def test_each_sample_has_its_own_filter_in_one_call() -> None:
 )
 def test_the_core_decodes_every_format_as_pillow_converts_it(format: str, mode: str) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (6, 7, 4), np.uint8)
-    image = Image.fromarray(noise, "RGBA").resize((40, 30), Image.Resampling.BICUBIC)
+    image = Image.fromarray(noise).resize((40, 30), Image.Resampling.BICUBIC)
     # Pillow makes no palette of an image with alpha.
     image = (image.convert("RGB") if mode == "P" else image).convert(mode)
     stream = io.BytesIO()

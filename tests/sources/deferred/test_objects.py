@@ -19,6 +19,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
+import releases
 from fastload._sources.deferred import switch, tensor, thread_state, trial
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.replay import replay
@@ -355,6 +356,7 @@ def test_exif_is_turned_without_decoding(tmp_path: Path, photo: Path) -> None:
     assert found.materialise().info == expected.info
 
 
+@releases.turned_in_place
 @pytest.mark.parametrize("come_of", [lambda image: image, lambda image: image.resize((31, 17))])
 def test_an_image_that_gets_other_pixels_in_place_has_their_size(
     come_of: Callable[[Image.Image], Image.Image], photo: Path, tmp_path: Path

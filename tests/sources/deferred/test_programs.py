@@ -41,7 +41,8 @@ def test_a_program_gives_the_same_with_deferred_images(
         monkeypatch.setattr(single, "LEAST_CHANGED", 0 if core_changes else 96 * 96)
         eager = deferred_programs.run(program, contextlib.nullcontext())
         deferred = deferred_programs.run(program, switch.deferring())
-        if eager[0][0] == "error" and not releases.CLOSED_FILES_RAISE:
+        failed = eager[0][0] == "error" or any("__array_interface__" in told for told in eager[1])
+        if failed and not releases.CLOSED_FILES_RAISE:
             return
         assert deferred_programs.run(program, _checking()) == eager
         if program.path.name == deferred_programs.DAMAGED and eager[0][0] == "error":

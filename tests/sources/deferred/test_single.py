@@ -141,7 +141,14 @@ def test_arrays_of_other_formats_are_pillows(tmp_path: Path, suffix: str, mode: 
 
 
 @pytest.mark.parametrize(
-    ("mode", "suffix"), [("L", "jpg"), ("L", "png"), ("P", "png"), ("I;16", "png"), ("RGB", "png")]
+    ("mode", "suffix"),
+    [
+        ("L", "jpg"),
+        ("L", "png"),
+        ("P", "png"),
+        pytest.param("I;16", "png", marks=releases.opened_with_16_bits),
+        ("RGB", "png"),
+    ],
 )
 def test_arrays_of_whole_files_are_made_by_one_call_of_the_core(
     tmp_path: Path, mode: str, suffix: str, no_replay: None, decoded: list[bool]
