@@ -237,6 +237,38 @@ def test_a_kernel_that_gives_other_pixels_is_left_out(
 
 
 @pytest.mark.native
+@pytest.mark.parametrize(
+    ("name", "tensors"),
+    [
+        *itertools.product(("adjust_contrast", "adjust_hue", "vertical_flip"), (True, False)),
+        ("pad", True),  # with images a crop calls it
+    ],
+)
+def test_a_chain_of_which_a_kernel_gives_other_pixels_is_left_out(
+    name: str, tensors: bool, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = getattr(torchvision.transforms.v2.functional, name)
+    registry = named("torchvision.transforms.v2.functional._utils._KERNEL_REGISTRY")[function]
+    kind = tv_tensors.Image if tensors else PIL.Image.Image
+    theirs = registry[kind]
+
+    def other(*args: Any, **kwargs: Any) -> Any:
+        return _changed(theirs(*args, **kwargs))
+
+    monkeypatch.setitem(registry, kind, other)
+    v2 = torchvision.transforms.v2
+    steps = [
+        v2.RandomCrop(40, padding=3),
+        v2.RandomVerticalFlip(),
+        v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    ]
+    chain = v2.Compose([v2.ToImage(), *steps] if tensors else [*steps, v2.ToImage()])
+    side_by_side(Calls(photos, lambda given: chain(given.image)), batch_size=2, num_workers=0)
+    where = "torchvision.transforms.v2.Compose.forward"
+    assert any(line.startswith(f"{where} is left as it is: ") for line in trial.left_out())
+
+
+@pytest.mark.native
 def test_a_function_that_is_not_there_is_left_out(
     photos: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

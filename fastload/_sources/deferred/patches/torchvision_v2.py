@@ -201,10 +201,15 @@ def _composed(call: Function, given: Given) -> Any:
     """What every step of a Compose makes, with either outcome of those that are drawn."""
     end = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5, 0.4, 0.3], [0.2] * 3)]
     moved = [v2.RandomResizedCrop((6, 5), antialias=True), v2.RandomHorizontalFlip()]
+    jitter = v2.ColorJitter((0.6, 1.4), (0.0, 2.0), (0.3, 1.7), (-0.5, 0.5))
+    others = [v2.RandomCrop((4, 6), padding=2), v2.RandomVerticalFlip(), jitter]
+    others += [v2.RandomApply([v2.ColorJitter(contrast=0.5, hue=(0.0, 0.5))])]
     chains = (
         [v2.ToImage(), *moved, *end],
         [*moved, v2.ToImage(), *end, v2.ToPureTensor()],
         [v2.ToImage(), v2.Resize(8, antialias=True), v2.CenterCrop((7, 6)), *end],
+        [v2.ToImage(), *others],
+        [*others, v2.ToImage()],
     )
     images = [given.image, *map(given.image.resize, SIZES)]
     return [call(v2.Compose(chain), image) for chain in chains for image in images]
