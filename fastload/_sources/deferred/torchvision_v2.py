@@ -18,7 +18,7 @@ from torchvision.transforms import InterpolationMode, v2
 from ..._base.named import named
 from . import torch_resize
 from . import torchvision_transforms as v1
-from .image import DeferredImage
+from .image import DeferredImage, waiting
 from .operations import Layout, dtype_name
 from .recording import Operation
 from .slots import Size
@@ -329,17 +329,38 @@ def _random_crop(transform: Any, memory: Memory, mine: bool) -> Memory | None:
         if padded is None or not movable(padded):
             return None
         memory = padded
-    (w, h), (crop_h, crop_w) = memory.size, size
-    if crop_w > w or crop_h > h or min(size) < LEAST_SIDE:
+    w, h = memory.size
+    if size[0] > h or size[1] > w or min(size) < LEAST_SIDE:
         return None
-    if (w, h) == (crop_w, crop_h):
-        return memory
+    return memory if size == (h, w) else memory.part(_drawn_box(w, h, *size))
+
+
+def _random_crop_of_image(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
+    size = v1.height_and_width(transform.size)
+    if not waiting(image) or size is None or transform.pad_if_needed:
+        return None
+    padding = transform.padding
+    if padding is not None:
+        left, right, top, bottom = padding
+        padding = left, top, right, bottom
+    padded = v1.with_padding(transform, image, padding)
+    if padded is None:
+        return None
+    operations, w, h = padded
+    if size[0] > h or size[1] > w:
+        return None
+    if size != (h, w):
+        operations += (("crop", *_drawn_box(w, h, *size)),)
+    return image._then(*operations, mine=mine) if operations else image
+
+
+def _drawn_box(w: int, h: int, crop_h: int, crop_w: int) -> tuple[int, int, int, int]:
+    """x, y, w and h. Of a side that is not cut nothing is drawn."""
     if w > crop_w and h > crop_h:
         y, x = v1.two_below(h - crop_h + 1, w - crop_w + 1)
-    else:  # of a side that is not cut nothing is drawn
-        drawn = int(torch.randint(0, w - crop_w + h - crop_h + 1, size=()))
-        x, y = (drawn, 0) if w > crop_w else (0, drawn)
-    return memory.part((x, y, crop_w, crop_h))
+        return x, y, crop_w, crop_h
+    drawn = int(torch.randint(0, w - crop_w + h - crop_h + 1, size=()))
+    return (drawn, 0, crop_w, crop_h) if w > crop_w else (0, drawn, crop_w, crop_h)
 
 
 def _flipper(vertical: bool) -> v1.Recorder:
@@ -392,12 +413,12 @@ def steps() -> tuple[v1.Step, ...]:
         step(v2.ToImage, v1.ending("to_image", DeferredTVImage), "to_image"),
         step(v2.ToPureTensor, _pure),
         step(v2.RandomResizedCrop, _resized_crop, "resized_crop"),
-        step(v2.RandomCrop, v1.on_tensors(_random_crop), "pad", "crop"),
+        step(v2.RandomCrop, v1.on_tensors(_random_crop, _random_crop_of_image), "pad", "crop"),
         step(v2.RandomHorizontalFlip, _flipper(vertical=False), "horizontal_flip"),
         step(v2.RandomVerticalFlip, _flipper(vertical=True), "vertical_flip"),
         step(v2.ColorJitter, _jittered, *v1.ADJUSTMENTS),
-        step(v2.Resize, v1.on_tensors(_resize), "resize"),
-        step(v2.CenterCrop, v1.on_tensors(_center_crop), "center_crop"),
+        step(v2.Resize, v1.on_tensors(_resize, v1.resized), "resize"),
+        step(v2.CenterCrop, v1.on_tensors(_center_crop, v1.center_cropped), "center_crop"),
         step(v2.ToDtype, v1.on_tensors(_to_dtype), "to_dtype"),
         step(v2.Normalize, v1.on_tensors(_normalized), "normalize"),
     )

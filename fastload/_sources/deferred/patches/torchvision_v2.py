@@ -207,7 +207,17 @@ def _composed(call: Function, given: Given) -> Any:
         [v2.ToImage(), v2.Resize(8, antialias=True), v2.CenterCrop((7, 6)), *end],
     )
     images = [given.image, *map(given.image.resize, SIZES)]
-    return [call(v2.Compose(chain), image) for chain in chains for image in images]
+    drawn = [
+        v2.RandomCrop(8, padding=2),
+        v2.RandomVerticalFlip(),
+        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
+    ]
+    others = (
+        [*drawn, v2.Resize(9), v2.CenterCrop((7, 6)), v2.ToImage(), *end],
+        [v2.ToImage(), *drawn, *end],
+    )
+    made = [call(v2.Compose(chain), image) for chain in chains for image in images]
+    return [*made, *(call(v2.Compose(chain), image) for chain in others for image in images[:2])]
 
 
 _CPU_V2: Final = "v2's crop and flip of 32x32: 81 us of CPU to record a sample, 105 without it"
