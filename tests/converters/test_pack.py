@@ -613,7 +613,7 @@ def test_memory_is_used_again_once_nothing_refers_to_it() -> None:
 def test_unknown_suffix_and_missing_folder_are_refused(images: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"ending in \.lmdb"):
         pack(images, tmp_path / "x.xyz")
-    with pytest.raises(UsageError, match="create"):
+    with pytest.raises(StoreError, match="create"):
         pack(images, tmp_path / "no" / "x.lmdb")
 
 
