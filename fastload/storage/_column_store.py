@@ -86,7 +86,20 @@ class ColumnStore(Store):
 
     def _headers(self, indices: np.ndarray) -> Spans:
         """Where to read headers; where a record cannot be read, no bytes."""
-        return self.spans(indices)
+        try:
+            return self.spans(indices)
+        except StoreError:
+            good = self._readable(indices)
+        spans = self.spans(indices[good])
+        memory = [*(spans.memory or ()), np.zeros(1, np.uint8)]
+        file = np.full(len(indices), -len(memory), np.int32)
+        offset, nbytes = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
+        file[good], offset[good], nbytes[good] = spans.file, spans.offset, spans.nbytes
+        return Spans(file=file, offset=offset, nbytes=nbytes, held=spans.held, memory=memory)
+
+    def _readable(self, indices: np.ndarray) -> np.ndarray:
+        """bool (n,): the records that ``spans`` finds; of others it says what is wrong."""
+        return np.ones(len(indices), bool)
 
     def _row_numbers(self, indices: np.ndarray) -> np.ndarray:
         """The rows of the table that ``indices`` are."""

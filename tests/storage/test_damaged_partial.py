@@ -98,7 +98,7 @@ def test_work_with_more_shards_than_records_is_finished(tmp_path: Path, name: st
 
 
 def test_a_store_whose_name_cannot_be_made_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot be written \(File name too long\): make it"):
+    with pytest.raises(StoreError, match=r"cannot be written \(File name too long\): make it"):
         open_writer(tmp_path / f"{'n' * 300}.tar")
     assert not list(tmp_path.iterdir())
 
