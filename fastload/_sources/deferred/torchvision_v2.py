@@ -16,6 +16,7 @@ import torchvision.transforms.v2.functional as functional_v2
 from torchvision.transforms import InterpolationMode, v2
 
 from ..._base.named import named
+from ..._transforms.pixels.augmix import grid_is_fused, grid_rounding
 from . import torch_resize
 from . import torchvision_transforms as v1
 from .image import DeferredImage, waiting
@@ -116,13 +117,11 @@ def _levels_resized(layout: Layout, gaps: bool, w: int, h: int, name: str) -> Op
     return "resize_levels", w, h, name, contiguous
 
 
-def recolored(
-    memory: Memory, name: str, values: tuple[Any, ...], mine: bool = False
-) -> Memory | None:
+def recolored(memory: Memory, name: str, values: tuple[Any, ...]) -> Memory | None:
     """Levels after an operation on them; None: it is not recorded."""
     if not holds_levels(memory) or not _TAKEN[name](memory.size, *values):
         return None
-    return memory.then((name, *values), mine=mine)
+    return memory.then((name, *values))
 
 
 def _is_factor(size: Size, factor: Any) -> bool:
@@ -136,7 +135,9 @@ def _is_contrast(size: Size, factor: Any) -> bool:
 
 
 def _is_sharpness(size: Size, factor: Any) -> bool:
-    return _is_factor(size, factor) and min(size) > _BLURRED  # a smaller one torch gives back
+    if min(size) <= _BLURRED or torch.is_autocast_enabled("cpu"):
+        return False  # torch gives it back, or blurs in bfloat16
+    return _is_factor(size, factor)
 
 
 def _is_hue(size: Size, amount: Any) -> bool:
@@ -201,20 +202,21 @@ def _warped(
     center: tuple[float, float] | None,
 ) -> Memory | None:
     """``given``: the kernel's arguments; ``turned``: those of its matrix, after the centre."""
-    name, levels = getattr(interpolation, "value", interpolation), _fill(fill)
-    inverse = _inverse()
-    if levels is None or name not in _WARPS or inverse is None or not holds_levels(memory):
+    if type(interpolation) is not InterpolationMode or not holds_levels(memory):
+        return None
+    filter, levels, inverse = _WARPS.get(interpolation), _fill(fill), _inverse()
+    if filter is None or levels is None or inverse is None or grid_rounding() is None:
         return None
     around = [0.0, 0.0]
     if center is not None:
         around = [at - side * 0.5 for at, side in zip(center, memory.size, strict=True)]
-    given += (("interpolation", _FILTERS[name]), ("fill", levels or None))
-    matrix = tuple(inverse(around, *turned))
-    return memory.then(("tensor_warp", kernel, given, matrix, _WARPS[name], levels))
+    given += (("interpolation", interpolation), ("fill", levels or None))
+    matrix, fused = tuple(inverse(around, *turned)), bool(grid_is_fused(*memory.size))
+    return memory.then(("tensor_warp", kernel, given, matrix, filter, levels, fused))
 
 
 def _are_numbers(*values: Any) -> bool:
-    return all(type(value) in (int, float) and math.isfinite(value) for value in values)
+    return all(type(value) in (int, float) and abs(value) <= _MOST for value in values)
 
 
 def _fill(fill: Any) -> tuple[int, ...] | None:
@@ -228,7 +230,10 @@ def _fill(fill: Any) -> tuple[int, ...] | None:
     return tuple(map(int, levels)) if whole else None
 
 
-_WARPS: Final = {"nearest": 0, "bilinear": 2}  # as the core numbers the filters of a grid
+_WARPS: Final = {InterpolationMode.NEAREST: 0, InterpolationMode.BILINEAR: 2}
+"""The core's numbers of the filters of a grid."""
+
+_MOST: Final = 1e9  # of the numbers of a map
 
 
 @functools.cache
@@ -318,13 +323,17 @@ def _resized_crop(transform: Any, value: Any, mine: bool) -> Any:
 
 
 def _random_crop(transform: Any, memory: Memory, mine: bool) -> Memory | None:
-    size, fill = v1.height_and_width(transform.size), transform.fill
+    size = v1.height_and_width(transform.size)
     if size is None or transform.pad_if_needed or memory.has_part or not movable(memory):
         return None
     if transform.padding is not None:
+        fills, sides = transform._fill, transform.padding
+        fill: Any = fills["others"] if fills.keys() == {"others"} else None  # for any type
         if transform.padding_mode != "constant" or type(fill) not in (int, float):
             return None
-        left, right, top, bottom = transform.padding
+        if not all(type(side) is int and side >= 0 for side in sides) or not any(sides):
+            return None
+        left, right, top, bottom = sides
         padded = bordered(memory, left, top, right, bottom, float(fill))
         if padded is None or not movable(padded):
             return None

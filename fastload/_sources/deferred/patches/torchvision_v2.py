@@ -6,6 +6,7 @@ by our types, and stay there.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -167,11 +168,10 @@ def _on_real_images(name: str, kernel: Function) -> Function:
     """A kernel that is not recorded: it gets the real image, and makes others like that."""
 
     def on_real_image(image: Any, *args: Any, **kwargs: Any) -> Any:
-        if not pending(image):
-            return kernel(image.materialise(), *args, **kwargs)
-        with cause(f"v2.functional.{name}"):
+        with cause(f"v2.functional.{name}") if pending(image) else contextlib.nullcontext():
             real = image.materialise()
-        return kernel(real, *args, **kwargs)
+        made = kernel(real, *args, **kwargs)
+        return image if made is real else made
 
     return on_real_image
 
@@ -201,10 +201,13 @@ def _composed(call: Function, given: Given) -> Any:
     """What every step of a Compose makes, with either outcome of those that are drawn."""
     end = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5, 0.4, 0.3], [0.2] * 3)]
     moved = [v2.RandomResizedCrop((6, 5), antialias=True), v2.RandomHorizontalFlip()]
+    colors = [v2.ColorJitter(0.4, 0.4, 0.4, 0.1)]
     chains = (
         [v2.ToImage(), *moved, *end],
         [*moved, v2.ToImage(), *end, v2.ToPureTensor()],
         [v2.ToImage(), v2.Resize(8, antialias=True), v2.CenterCrop((7, 6)), *end],
+        [v2.ToImage(), v2.RandomCrop((7, 6), (2, 3), fill=9), v2.RandomVerticalFlip(), *colors],
+        [v2.RandomVerticalFlip(), *colors, v2.ToImage()],
     )
     images = [given.image, *map(given.image.resize, SIZES)]
     drawn = [
