@@ -462,7 +462,7 @@ _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_ba
 def _cropped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
     if not waiting(image):
         return None
-    padded = with_padding(transform, image, transform.padding)
+    padded = with_padding(image, transform.padding, transform.fill, transform.padding_mode)
     size = height_and_width(transform.size)
     if padded is None or size is None:
         return None
@@ -476,13 +476,13 @@ def _cropped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
 
 
 def with_padding(
-    transform: Any, image: DeferredImage, padding: Any
+    image: DeferredImage, padding: Any, fill: Any, padding_mode: Any
 ) -> tuple[tuple[Operation, ...], int, int] | None:
     """How a ``RandomCrop`` pads an image, and its width and height then; None: not recorded."""
     w, h = image._size
     if padding is None:
         return (), w, h
-    border = _border(padding, transform.fill, transform.padding_mode, image._mode)
+    border = _border(padding, fill, padding_mode, image._mode)
     if border is None or not keeps_no_color(image):
         return None
     _, left, top, right, bottom, _ = border

@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 import torchvision.transforms.v2.functional as functional_v2
@@ -322,19 +322,27 @@ def _resized_crop(transform: Any, value: Any, mine: bool) -> Any:
     return transform.transform(finished(value), drawn)
 
 
-def _random_crop(transform: Any, memory: Memory, mine: bool) -> Memory | None:
-    size = v1.height_and_width(transform.size)
-    if size is None or transform.pad_if_needed or memory.has_part or not movable(memory):
+_Sides: TypeAlias = "tuple[int, int, int, int]"
+
+
+def _padding(transform: Any) -> tuple[_Sides, float] | None:
+    """Left, top, right and bottom that a ``RandomCrop`` adds, and the fill; None: not recorded."""
+    left, right, top, bottom = transform.padding or (0, 0, 0, 0)
+    sides, fills = (left, top, right, bottom), transform._fill
+    fill: Any = fills["others"] if fills.keys() == {"others"} else None  # for any type
+    usual = transform.padding_mode == "constant" and type(fill) in (int, float)
+    if transform.pad_if_needed or not all(type(side) is int and side >= 0 for side in sides):
         return None
-    if transform.padding is not None:
-        fills, sides = transform._fill, transform.padding
-        fill: Any = fills["others"] if fills.keys() == {"others"} else None  # for any type
-        if transform.padding_mode != "constant" or type(fill) not in (int, float):
-            return None
-        if not all(type(side) is int and side >= 0 for side in sides) or not any(sides):
-            return None
-        left, right, top, bottom = sides
-        padded = bordered(memory, left, top, right, bottom, float(fill))
+    return (sides, fill) if usual else None
+
+
+def _random_crop(transform: Any, memory: Memory, mine: bool) -> Memory | None:
+    size, padding = v1.height_and_width(transform.size), _padding(transform)
+    if size is None or padding is None or memory.has_part or not movable(memory):
+        return None
+    sides, fill = padding
+    if any(sides):
+        padded = bordered(memory, *sides, float(fill))
         if padded is None or not movable(padded):
             return None
         memory = padded
@@ -345,14 +353,11 @@ def _random_crop(transform: Any, memory: Memory, mine: bool) -> Memory | None:
 
 
 def _random_crop_of_image(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
-    size = v1.height_and_width(transform.size)
-    if not waiting(image) or size is None or transform.pad_if_needed:
+    size, padding = v1.height_and_width(transform.size), _padding(transform)
+    if not waiting(image) or size is None or padding is None:
         return None
-    padding = transform.padding
-    if padding is not None:
-        left, right, top, bottom = padding
-        padding = left, top, right, bottom
-    padded = v1.with_padding(transform, image, padding)
+    sides, fill = padding
+    padded = v1.with_padding(image, sides if any(sides) else None, fill, "constant")
     if padded is None:
         return None
     operations, w, h = padded
