@@ -20,8 +20,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from ..errors import DecodeError, StoreError, UsageError, install, needed
+from ..errors import DecodeError, StoreError, StoreNotFoundError, UsageError, install, needed
 from ..storage._fields import encode_json
+from ..storage._nearby import nothing_at
 from ..storage.folder import FolderStore, images_below, walk
 from ._beside import MASK, Beside, Column, add_masks, matched, stem_of
 from ._gather import Files
@@ -265,9 +266,10 @@ def _read(folder: str, path: str) -> _Annotated:
         return _voc(folder, path, None)
     if os.path.isdir(path) and _below(path, ".txt"):
         return _yolo(folder, path)
-    raise StoreError(
+    there = os.path.exists(path)
+    raise (StoreError if there else StoreNotFoundError)(
         "expected COCO's .json, a folder with VOC's .xml or YOLO's .txt, or a .txt of VOC's "
-        "ImageSets, found " + ("none of them" if os.path.exists(path) else "nothing"),
+        "ImageSets, found " + ("none of them" if there else f"nothing{nothing_at(path)}"),
         path=path,
     )
 

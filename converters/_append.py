@@ -95,7 +95,7 @@ def append(
     Raises:
         UsageError: a set of shards, or a format of several files (pack into another store, and read
             both as one); a source that does not fit, or that has keys of the store; another process
-            is appending to this store; its folder cannot be written.
+            is appending to this store.
         StoreError: as ``pack`` does.
     """
     path = local_path(path)

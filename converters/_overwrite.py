@@ -224,9 +224,10 @@ def _locked(path: str) -> Iterator[None]:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR):
                 raise _not_a_lock(name) from error
-            raise UsageError(
-                f"{path!r} has to be replaced by a new store beside it, but its folder cannot be "
-                f"written ({error.strerror}): make it writable, or work on a copy elsewhere"
+            raise StoreError(
+                "it has to be replaced by a new store beside it, but its folder cannot be written "
+                f"({error.strerror}): make it writable, or work on a copy elsewhere",
+                path=path,
             ) from error
         try:
             if os.fstat(lock).st_size:

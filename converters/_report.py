@@ -24,8 +24,8 @@ class Skipped:
 
 def no_images(skipped: Sequence[Skipped]) -> DecodeError:
     """The error where all files were left out."""
-    files = f"none of {len(skipped):,} files is an image" if len(skipped) > 1 else "it is no image"
-    return DecodeError(f"{files}: {skipped[0].reason}", path=skipped[0].path)
+    files = f"none of {len(skipped):,} files is an image: " if len(skipped) > 1 else ""
+    return DecodeError(f"{files}{skipped[0].reason}", path=skipped[0].path)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

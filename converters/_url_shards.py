@@ -40,6 +40,7 @@ from ..storage.shard_set import (
     format_apart,
     table_of,
     whole_table,
+    with_companions,
 )
 from ..storage.table import Table
 from ._remote import asking, file_system
@@ -150,7 +151,7 @@ class UrlShardSet:
         copies = [
             (one, f"{above}/{os.path.basename(one)}")
             for shard in made
-            for one in self._format.with_companions(shard.path)
+            for one in with_companions(self._format, shard.path)
         ]
         with scratch(self.path) as folder:
             tables = _each(functools.partial(self._table, folder), enumerate(made))

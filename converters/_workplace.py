@@ -56,5 +56,7 @@ class Workplace:
 
 def companions_of(path: str) -> list[str]:
     """The files that lie beside a data file of a store, there or not: sidecar and indices."""
-    form = find_by_suffix(path)
-    return [path + SIDECAR, *([] if form is None else form.with_companions(path)[1:])]
+    format_ = find_by_suffix(path)
+    forms = () if format_ is None else format_.companions
+    stem = os.path.splitext(path)[0]
+    return [path + SIDECAR, *(form.format(path=path, stem=stem) for form in forms)]

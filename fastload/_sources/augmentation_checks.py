@@ -28,6 +28,10 @@ def check_augmentation(seed: object, transform: object, target_transform: object
                 "transform: expected a callable that takes an image, such as "
                 f"torchvision.transforms.ToTensor(), or a list of them, got {one!r}"
             )
+        if isinstance(one, type) and one.__module__.startswith("torchvision.transforms."):
+            raise UsageError(
+                f"transform: expected a transform such as T.{one.__name__}(...), got its class"
+            )
     if target_transform is not None and not callable(target_transform):
         raise UsageError(
             f"target_transform: expected a callable that takes a label, got {target_transform!r}"

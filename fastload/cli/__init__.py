@@ -1,8 +1,9 @@
 """The command line: ``fastload COMMAND``. A command's module is imported when the command is used.
 
-Exit status: 0 success, 1 an error in the data or on the machine, 2 an error in the command line,
-130 Ctrl-C, 143 SIGTERM. SIGTERM stops a command as Ctrl-C does: nothing is left running, and no
-temporary files remain. With ``--json``, stdout gets
+Exit status: 0 success, 1 an error in the data or on the machine, such as nothing at a path or a
+folder that cannot be written, 2 an error in the command line, 130 Ctrl-C, 143 SIGTERM. SIGTERM
+stops a command as Ctrl-C does: nothing is left running, and no temporary files remain. With
+``--json``, stdout gets
 {"error": {"type", "message", "path", "record", "offset"}} if the command fails.
 """
 

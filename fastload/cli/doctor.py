@@ -23,7 +23,7 @@ Examples:
   fastload doctor --steps 200 --apply train.py
   fastload doctor --json train.py | jq '.findings[0]'
 
-Exit status: 0 nothing to change, 1 the script failed or does not train,
+Exit status: 0 nothing to change, 1 the script is missing, failed or does not train,
 2 an error in the command line, 3 there are findings.
 """,
 )
@@ -37,7 +37,7 @@ Exit status: 0 nothing to change, 1 the script failed or does not train,
     help="Time limit of a run in seconds.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.argument("script", type=click.Path(dir_okay=False))
+@click.argument("script", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
     steps: int,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,9 +40,36 @@ class ImagePlaces:
     paths: bytes
     ends: np.ndarray
 
+    def have_bytes(self, rows: np.ndarray) -> np.ndarray:
+        """bool (n,): those of ``rows`` that have not only a path."""
+        within: np.ndarray = self.file[rows] < len(self.buffers)
+        return within
 
-def images_of(column: pa.ChunkedArray, name: str) -> ImagePlaces:
-    """The images of a ``ChunkedArray`` of struct<bytes, path>, the type of datasets.Image."""
+    def check_bytes(self, rows: np.ndarray, records: np.ndarray, name: str, path: str) -> None:
+        """Raise StoreError for the first of ``rows`` that has only a path.
+
+        The column is called ``name``; the rows are the ``records`` (int64) of the store's ``path``.
+        """
+        loose = np.flatnonzero(~self.have_bytes(rows))
+        if not len(loose):
+            return
+        number = int(self.file[rows[loose[0]]]) - len(self.buffers)
+        begin = int(self.ends[number - 1]) if number else 0
+        raise StoreError(
+            f"expected the bytes of images in the column {name!r}, found only the path "
+            f"{self.paths[begin : int(self.ends[number])].decode(errors='replace')!r}: store the "
+            "bytes there (save_to_disk and push_to_hub of a datasets.Dataset do, to_parquet does "
+            "not), or pack the folder of the images",
+            path=path,
+            record=int(records[loose[0]]),
+        )
+
+
+def images_of(column: pa.ChunkedArray, name: str | None) -> ImagePlaces:
+    """The images of a ``ChunkedArray`` of struct<bytes, path>, the type of datasets.Image.
+
+    ``name``: the column's, whose paths are to be local files; None: paths are not followed.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -84,7 +111,7 @@ def images_of(column: pa.ChunkedArray, name: str) -> ImagePlaces:
         file[file < 0] = none
     text = pa.concat_arrays([pa.array([], pa.large_string()), *paths])
     remote = pc.or_(pc.match_substring(text, "://"), pc.match_substring(text, "::"))
-    if pc.any(remote).as_py():
+    if name is not None and pc.any(remote).as_py():
         raise UsageError(
             f"the column {name!r} has images that are not local files, such as "
             f"{text.filter(remote)[0].as_py()!r}: load the dataset with its files, or store the "
@@ -101,24 +128,9 @@ def images_of(column: pa.ChunkedArray, name: str) -> ImagePlaces:
     return ImagePlaces(buffers, file, none, offset, nbytes, blob, path_ends)
 
 
-def images_in(
-    column: pa.ChunkedArray, name: str, path: str, record: Callable[[int], int]
-) -> ImagePlaces:
-    """The images of rows of the column ``name``: byte strings, or structs of these and a path.
-
-    ``record`` gives the number of the record of a row.
-    """
-    images = images_of(_as_struct(column), name)
-    if len(images.ends):
-        row = int(np.flatnonzero(images.file >= len(images.buffers))[0])
-        raise StoreError(
-            f"expected the bytes of images in the column {name!r}, found only the path "
-            f"{images.paths[: int(images.ends[0])].decode(errors='replace')!r}: store the bytes "
-            "in the file, or give datasets.load_dataset(...), where the path leads to a file",
-            path=path,
-            record=record(row),
-        )
-    return images
+def images_in(column: pa.ChunkedArray) -> ImagePlaces:
+    """The images of a column of byte strings, or of structs of these and a path."""
+    return images_of(_as_struct(column), None)
 
 
 def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:

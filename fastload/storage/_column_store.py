@@ -11,6 +11,7 @@ Note [Columns]
 from __future__ import annotations
 
 import abc
+import dataclasses
 import datetime
 import decimal
 import functools
@@ -31,10 +32,10 @@ from ._arrow_columns import (
     numbers_of,
     shape_of,
 )
-from ._probe import UNKNOWN, core_files, probe
-from ._read import open_regular, part_of
+from ._probe import UNKNOWN, UNREADABLE, by_core, by_pillow, core_files
+from ._read import open_regular, part_of, read_spans
 from ._row_groups import RowGroups
-from .base import Field, Located, Spans, Store
+from .base import ENCODED, Field, Located, Spans, Store
 from .column_options import ColumnOptions
 
 if TYPE_CHECKING:
@@ -86,7 +87,20 @@ class ColumnStore(Store):
 
     def _headers(self, indices: np.ndarray) -> Spans:
         """Where to read headers; where a record cannot be read, no bytes."""
-        return self.spans(indices)
+        try:
+            return self.spans(indices)
+        except StoreError:
+            good = self._readable(indices)
+        spans = self.spans(indices[good])
+        memory = [*(spans.memory or ()), np.zeros(1, np.uint8)]
+        file = np.full(len(indices), -len(memory), np.int32)
+        offset, nbytes = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
+        file[good], offset[good], nbytes[good] = spans.file, spans.offset, spans.nbytes
+        return Spans(file=file, offset=offset, nbytes=nbytes, held=spans.held, memory=memory)
+
+    def _readable(self, indices: np.ndarray) -> np.ndarray:
+        """bool (n,): the records that ``spans`` finds; of others it says what is wrong."""
+        return np.ones(len(indices), bool)
 
     def _row_numbers(self, indices: np.ndarray) -> np.ndarray:
         """The rows of the table that ``indices`` are."""
@@ -284,7 +298,21 @@ class ColumnStore(Store):
         at = np.flatnonzero(unknown)[first]
         indices = np.asarray(indices, np.int64)[at]
         spans = self._headers(indices) if spans is None else part_of(spans, at)
-        sizes, kinds = probe(self, indices, spans, self._core_files(spans), upright=True)
+        sizes = np.zeros((len(rows), 2), np.int32)
+        numbered = spans
+        if spans.memory is not None:
+            numbered = dataclasses.replace(spans, file=-1 - spans.file)
+        good = by_core(self._core_files(spans), numbered, sizes, upright=True)
+        kinds = np.full(len(rows), ENCODED, np.uint8)
+        for i in np.flatnonzero(~good).tolist():
+            sizes[i], kinds[i] = UNREADABLE, ENCODED
+            try:
+                position = np.array([i])
+                (data,) = read_spans(self, indices[position], part_of(spans, position))
+            except StoreError:
+                continue  # raised again, with the place, when the record is decoded
+            width, height, kinds[i] = by_pillow(data, upright=True)
+            sizes[i] = width, height
         # Sizes last: another thread that sees a size must see the kind too.
         self._kinds[rows] = kinds
         self._sizes[rows] = sizes

@@ -62,9 +62,9 @@ class Columns(RecordColumns):
     """Those of records that are being written.
 
     Attributes:
-        places: int64 (n, 4): where in the data file the record's frame starts, its bytes start,
-            its frame ends; the frame's checksum. None if the format finds out by itself where
-            records are.
+        places: int64 (n, 5): number of the data file; where in it the record's frame starts, its
+            bytes start, its frame ends; the frame's checksum. None if the format finds out by
+            itself where records are.
     """
 
     keys: Blobs
@@ -160,7 +160,7 @@ def join(parts: Sequence[Columns], *, labelled: bool = False) -> Columns:
             kinds=np.empty(0, np.uint8),
             nbytes=np.empty(0, np.int64),
             keys=Blobs(np.empty(0, np.uint8), np.empty(0, np.int64)),
-            places=np.empty((0, 4), np.int64),
+            places=np.empty((0, 5), np.int64),
         )
     return Columns(**join_columns(parts, _ARRAYS))
 

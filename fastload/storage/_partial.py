@@ -53,8 +53,8 @@ class Partial:
         self.folder = path + ".partial"
         parent = os.path.dirname(path)
         if not os.path.isdir(parent):
-            raise UsageError(
-                f"{path!r}: expected an existing folder for it, found none: create {parent!r}"
+            raise StoreError(
+                f"expected an existing folder for it, found none: create {parent!r}", path=path
             )
         try:
             os.mkdir(self.folder)
@@ -63,9 +63,10 @@ class Partial:
         except OSError as error:
             if error.errno not in _REFUSALS:
                 raise
-            raise UsageError(
-                f"{path!r}: its folder cannot be written ({error.strerror}): make it writable, or "
-                "choose another name"
+            raise StoreError(
+                f"its folder cannot be written ({error.strerror}): make it writable, or choose "
+                "another name",
+                path=path,
             ) from error
         try:
             self._check_own()

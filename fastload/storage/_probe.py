@@ -17,7 +17,7 @@ import numpy as np
 from .. import _native
 from .._base.silence import silence
 from ..errors import StoreError
-from ._read import open_regular, part_of, read_spans
+from ._read import open_regular, read_records
 from .base import ENCODED, TURNED, Spans, Store
 
 if TYPE_CHECKING:
@@ -62,37 +62,22 @@ def known_sizes(
 
 
 def probe_sizes(store: Store, indices: np.ndarray) -> np.ndarray:
-    """Width and height of the records ``indices`` (int64): int32 (n, 2), as of ``probe``."""
-    lie = store.indirect is None
-    files = core_files(*store.file_table(), store.memory()) if lie else None
-    return probe(store, indices, store.spans(indices), files)[0]
-
-
-def probe(
-    store: Store,
-    indices: np.ndarray,
-    spans: Spans,
-    files: _core.Files | None,
-    *,
-    upright: bool = False,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes, int32 (n, 2), and kinds of the records ``indices``, which lie at ``spans``.
+    """Width and height of the records ``indices`` (int64): int32 (n, 2).
 
     (-1, -1) for records that are not images: decoding such a record says what is wrong.
     """
     sizes = np.full((len(indices), 2), UNREADABLE, np.int32)
-    kinds = np.full(len(indices), ENCODED, np.uint8)
-    for at in np.flatnonzero(~by_core(files, spans, sizes, upright=upright)).tolist():
-        one = slice(at, at + 1)
+    done = np.zeros(len(indices), bool)
+    if store.indirect is None:
+        files = core_files(*store.file_table(), store.memory())
+        done = by_core(files, store.spans(indices), sizes)
+    for at in np.flatnonzero(~done).tolist():
         try:
-            if store.indirect is None:
-                (data,) = read_spans(store, indices[one], part_of(spans, one))
-            else:
-                (data,) = store.read(indices[one])
+            (data,) = read_records(store, indices[at : at + 1])
         except StoreError:
             continue  # raised again, with the place, when the record is decoded
-        *sizes[at], kinds[at] = by_pillow(data, upright=upright)
-    return sizes, kinds
+        sizes[at] = by_pillow(data)[:2]
+    return sizes
 
 
 def core_files(
@@ -120,12 +105,11 @@ def by_core(
         return np.zeros(count, bool)
     status, kinds = np.zeros(count, np.int32), np.full(count, ENCODED, np.uint8)
     probed = np.zeros((count, 2), np.int32)
-    file = spans.file if spans.memory is None else -1 - spans.file
-    core.probe(files, file, spans.offset, spans.nbytes, kinds, probed, status, _THREADS)
+    core.probe(files, spans.file, spans.offset, spans.nbytes, kinds, probed, status, _THREADS)
     good: np.ndarray = (status == 0) & (probed > 0).all(axis=1)
     if upright:
         turned = np.ones(count, np.uint8)
-        files.may_be_turned(file, spans.offset, spans.nbytes, turned)
+        files.may_be_turned(spans.file, spans.offset, spans.nbytes, turned)
         good &= turned == 0
     sizes[good] = probed[good]
     return good

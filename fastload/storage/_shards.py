@@ -8,6 +8,8 @@ import glob
 import os
 import re
 
+import numpy as np
+
 from ..errors import StoreError, StoreNotFoundError, UsageError
 from ._nearby import nothing_at
 
@@ -54,29 +56,40 @@ class Sharding:
         options = {"shards": self.shards, "shard_nbytes": self.shard_nbytes}
         return {**options, "total": self.total} if self.shards is not None else options
 
-    def shard_of(self, record: int, finished: int) -> int:
-        """The shard of a record, before which so many shards were finished."""
-        if self.shards is None:
-            return finished
-        return min(record * self.shards // max(self.total or 0, 1), self.shards - 1)
+    def numbers(
+        self, first: int, nbytes: np.ndarray, *, number: int, filled: int, beside: int = 0
+    ) -> np.ndarray:
+        """The shard of each record, ascending.
 
-    def end_of(self, shard: int) -> int | None:
-        """The record before which ``shard`` ends; None: no number of records ends it."""
-        if self.shards is None or shard + 1 >= self.shards:
-            return None
-        return -(-(shard + 1) * max(self.total or 0, 1) // self.shards)
+        The shard ``number`` holds the record before, and ``filled`` bytes. ``beside``: bytes of a
+        shard that are not of records. A record that needs more room than is left gets a shard of
+        its own.
+        """
+        if self.shards is not None:
+            index = np.arange(first, first + len(nbytes))
+            shards: np.ndarray = index * self.shards // max(self.total or 0, 1)
+            return shards.clip(max=self.shards - 1)
+        numbers, ends = np.full(len(nbytes), number), np.cumsum(nbytes)
+        done = 0
+        while self.shard_nbytes is not None and done < len(nbytes):
+            before = int(ends[done - 1]) if done else 0
+            room = self.shard_nbytes - beside - filled
+            fit = int(np.searchsorted(ends, before + room, side="right"))
+            done = max(fit, done if filled else done + 1)
+            numbers[done:] += 1
+            filled = 0
+        return numbers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardStart:
     """One shard that is written apart from the others: what its bytes depend on beside its records.
 
-    That is the index in the whole store of its ``first`` record, and the store's first key; None:
-    the key of its own first record.
+    That is the index in the whole store of its ``first`` record, and the store's first key.
     """
 
     first: int
-    first_key: str | None
+    first_key: str
 
 
 def shard_name(path: str, number: int, count: int) -> str:

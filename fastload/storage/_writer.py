@@ -1,7 +1,4 @@
-"""PartialWriter: base of the writers of all formats, over the partial store and its journal.
-
-FileWriter: of those whose store is one file, or several that are written apart: shards.
-"""
+"""PartialWriter: base of the writers of all formats, over the partial store and its journal."""
 
 from __future__ import annotations
 
@@ -10,20 +7,15 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
-from ..errors import StoreError, UsageError
+from ..errors import StoreError
 from ._columns import Columns, Schema, of_batch
 from ._fields import encode_text
 from ._partial import Partial
-from ._shards import ShardStart, shard_name
-from ._sidecar import is_manifest, sidecar_of
 from .base import Batch, Writer
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 KEPT = "; what was written is kept"  # in the errors of a writer that can resume
 _FULL_NBYTES = 1 << 20  # a disk with less room is full
@@ -86,25 +78,17 @@ class PartialWriter(Writer):
             raise self._failed(error) from error
 
     @property
-    def _parts(self) -> list[Columns]:
-        """The columns of all records so far."""
-        return [*self._partial.chunks, *self._columns]
-
-    @property
     def _schema(self) -> Schema | None:
-        parts = self._parts
+        parts = self._partial.chunks or self._columns
         return Schema.of(parts[0].labels, parts[0].fields) if parts else None
 
     def extend(self, batch: Batch) -> None:
-        if batch.keys:
-            self._add(batch, self._admitted(batch))
-
-    def _admitted(self, batch: Batch) -> Columns:
-        """The columns of ``batch``, whose records can follow the existing ones."""
+        if not batch.keys:
+            return
         columns = of_batch(batch)
         schema = Schema.of(columns.labels, columns.fields)
         (self._schema or schema).admit(schema)
-        return columns
+        self._add(batch, columns)
 
     @abc.abstractmethod
     def _add(self, batch: Batch, columns: Columns) -> None:
@@ -114,22 +98,28 @@ class PartialWriter(Writer):
         kept = KEPT if self._resumes and len(self) else ""
         return write_failed(error, self._partial.folder, kept)
 
+    @property
+    def _pending_records(self) -> int:
+        return sum(map(len, self._columns))
+
     def __len__(self) -> int:
-        return sum(map(len, self._parts))
+        return sum(map(len, self._partial.chunks)) + self._pending_records
 
     @property
     def nbytes(self) -> int:
-        return sum(int(part.nbytes.sum()) for part in self._parts)
+        return sum(int(chunk.nbytes.sum()) for chunk in [*self._partial.chunks, *self._columns])
 
     @property
     def started_ns(self) -> int:
         return self._partial.started_ns
 
     def keys(self) -> list[str]:
-        return [key for part in self._parts for key in part.all_keys()]
+        chunks = [part.all_keys() for part in [*self._partial.chunks, *self._columns]]
+        return [key for chunk in chunks for key in chunk]
 
     def checksums(self) -> np.ndarray:
-        return np.concatenate([np.empty(0, np.uint32), *(part.crc32c for part in self._parts)])
+        parts = [part.crc32c for part in [*self._partial.chunks, *self._columns]]
+        return np.concatenate([np.empty(0, np.uint32), *parts])
 
     def abort(self, *, keep_partial: bool = True) -> None:
         if self._closed:
@@ -140,68 +130,6 @@ class PartialWriter(Writer):
 
     def _release(self) -> None:
         """Release the data before the partial is closed."""
-
-
-class FileOptions(WriterOptions, total=False):
-    """The options of a writer of one file; ``shard``: it is one of a larger store."""
-
-    shard: ShardStart | None
-
-
-class FileWriter(PartialWriter):
-    """Writes one file: a whole store, or a shard of one, which knows nothing of the others."""
-
-    format: ClassVar[str]
-    version: ClassVar[int]  # unfinished work of another one is not resumed
-    shard_name = staticmethod(shard_name)
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        shard: ShardStart | None = None,
-        **options: Unpack[WriterOptions],
-    ) -> None:
-        self._shard = shard
-        path = os.path.abspath(os.fspath(path))
-        if is_manifest(path):
-            raise UsageError(
-                f"{sidecar_of(path)!r} exists: delete that store or choose another name"
-            )
-        layout = {"format": self._layout(), "version": self.version}
-        super().__init__(path, layout, **options)
-
-    def _layout(self) -> str:
-        return self.format
-
-    def fill(self, batch: Batch, most: int | None) -> int:
-        """Add the records of ``batch`` until the file has ``most`` bytes; how many were added.
-
-        It is at least one if the file has none. ``most`` counts bytes of records and of what
-        surrounds them; None: all are added.
-        """
-        return self._add_some(batch, self._admitted(batch), most)
-
-    def _add(self, batch: Batch, columns: Columns) -> None:
-        self._add_some(batch, columns, None)
-
-    @abc.abstractmethod
-    def _add_some(self, batch: Batch, columns: Columns, most: int | None) -> int:
-        """As ``fill``, of records that may follow the existing ones."""
-
-    def _fitting(self, ends: np.ndarray, most: int | None) -> int:
-        """How many records to add that would end at ``ends`` in the file."""
-        if most is None:
-            return len(ends)
-        return max(int(np.searchsorted(ends, most, side="right")), 0 if len(self) else 1)
-
-    @classmethod
-    @abc.abstractmethod
-    def check(cls, path: str, columns: Columns, first: int) -> None:
-        """Raise StoreError unless the data file ``path`` has these records as they were written.
-
-        ``first``: the index of the first one, for the error.
-        """
 
 
 # The place does not take files: a missing or read-only folder, or a file system of the kernel's.

@@ -151,18 +151,6 @@ class Batch:
     fields: Mapping[str, np.ndarray | Sequence[bytes]] = dataclasses.field(default_factory=dict)
     field_kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def part(self, start: int, stop: int) -> Batch:
-        return Batch(
-            data=self.data[start:stop],
-            keys=self.keys[start:stop],
-            labels=None if self.labels is None else self.labels[start:stop],
-            sizes=self.sizes[start:stop],
-            kinds=self.kinds[start:stop],
-            crc32c=self.crc32c[start:stop],
-            fields={name: values[start:stop] for name, values in self.fields.items()},
-            field_kinds=self.field_kinds,
-        )
-
 
 @value_class(kw_only=True)
 class LeftOut:

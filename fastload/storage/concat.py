@@ -94,6 +94,13 @@ class ConcatStore(Store):
             for number, array in store.memory().items()
         }
 
+    def _divided(self, indices: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Each store with some of ``indices``: its number, bool (n,) which, their local numbers."""
+        which = np.searchsorted(self._ends, indices, side="right")
+        for number in np.unique(which).tolist():
+            mine = which == number
+            yield number, mine, indices[mine] - (self._ends[number - 1] if number else 0)
+
     def _gather(
         self,
         indices: np.ndarray,
@@ -101,7 +108,7 @@ class ConcatStore(Store):
         of_store: Callable[[int, np.ndarray], np.ndarray],
     ) -> np.ndarray:
         """Fill ``empty`` (n, ...) with ``of_store(number of the store, local indices)``."""
-        for number, mine, local in divided(self._ends, indices):
+        for number, mine, local in self._divided(indices):
             empty[mine] = of_store(number, local)
         return empty
 
@@ -110,7 +117,7 @@ class ConcatStore(Store):
     ) -> list[_Value]:
         """What ``of_store(store, local indices)`` gives, in the order of ``indices``."""
         by_position: dict[int, _Value] = {}
-        for number, mine, local in divided(self._ends, indices):
+        for number, mine, local in self._divided(indices):
             values = of_store(self.stores[number], local)
             by_position |= zip(np.flatnonzero(mine).tolist(), values, strict=True)
         return [by_position[at] for at in range(len(indices))]
@@ -148,7 +155,7 @@ class ConcatStore(Store):
 
     def _remote_parts(self, indices: np.ndarray) -> Iterator[tuple[Store, np.ndarray, np.ndarray]]:
         """Each remote store with which of ``indices`` are its own, and their local numbers."""
-        for number, mine, local in divided(self._ends, indices):
+        for number, mine, local in self._divided(indices):
             if self.stores[number].remote:
                 yield self.stores[number], mine, local
 
@@ -278,17 +285,6 @@ class ConcatStore(Store):
     def close(self) -> None:
         for store in self.stores:
             store.close()
-
-
-def divided(ends: np.ndarray, indices: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Each store with some of ``indices``: its number, bool (n,) which, their local numbers.
-
-    ``ends``: the number of records up to the end of each store.
-    """
-    which = np.searchsorted(ends, indices, side="right")
-    for number in np.unique(which).tolist():
-        mine = which == number
-        yield number, mine, indices[mine] - (ends[number - 1] if number else 0)
 
 
 class NumberedConcatStore(ConcatStore):

@@ -11,7 +11,6 @@ from ..errors import FastloadError, StoreError, StoreNotFoundError, UsageError
 from ..hints import Compression
 from ._local import is_url, local_path
 from ._nearby import nothing_at
-from ._shards import Sharding
 from .base import Store, Writer
 from .column_options import ColumnOptions
 from .registry import (
@@ -174,21 +173,12 @@ def open_writer(
     given = {"shards": shards, "shard_nbytes": shard_nbytes, "compression": compression}
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     for option in options:
-        feature = "compression" if option == "compression" else "shards"
-        if feature not in form.options and not (feature == "shards" and "blocks" in form.options):
+        feature = "shards" if option == "shard_nbytes" else option
+        if feature not in form.options:
             raise UsageError(
                 f"{form.name} stores have no {feature}, got {option}={options[option]!r}"
             )
-    sharding = Sharding(shards, shard_nbytes, total)
-    if "shards" in form.options and sharding.wanted:
-        if compression is not None:
-            raise UsageError("expected shards or a compression, got both: compress single files")
-        from .shard_set import ShardedWriter
-
-        return ShardedWriter(
-            path, form, sharding, classes=classes, metadata=metadata, settings=settings
-        )
-    if "blocks" in form.options:
+    if "shards" in form.options:
         options["total"] = total
     return form.writer(path, classes=classes, metadata=metadata, settings=settings, **options)
 

@@ -17,7 +17,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .._base.value_class import value_class
 from ..errors import MissingDependencyError, UsageError
@@ -26,6 +26,7 @@ from ._read import open_regular
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from ._writer import PartialWriter
     from .base import Store, Writer
     from .column_options import ColumnOptions
 
@@ -57,6 +58,19 @@ _HEAD = 512  # bytes that are read of a file
 _BY_CONTENT = ("lmdb", "arrow", "parquet", "folder")
 
 
+class Apart(NamedTuple):
+    """How one shard of a store is written apart from the others.
+
+    Attributes:
+        writer: called as ``Format.writer``, with ``shard``, a ``ShardStart``, and no other options
+            of shards; its store is one file, with the bytes of this shard in the whole store.
+        name: (path of the whole store, number of the shard, number of shards) -> the file's name.
+    """
+
+    writer: Callable[..., PartialWriter]
+    name: Callable[[str, int, int], str]
+
+
 @value_class(kw_only=True)
 class Format:
     """One storage format.
@@ -73,9 +87,8 @@ class Format:
             ``settings`` and those that ``options`` allows; None if fastload only reads the format.
         recognise: folder -> whether it is a store of this format, for folders without one of the
             suffixes; None: it never is. Asked of built-in formats only.
-        options: which options of ``open_writer`` a store has: "shards": it may be several files,
-            each made by the writer, a ``FileWriter``; "blocks": the writer takes ``shards``,
-            ``shard_nbytes`` and ``total`` itself; "compression".
+        options: which options of ``open_writer`` the writer takes: "shards" (``shards``,
+            ``shard_nbytes`` and ``total``), "compression".
         folders: whether a store may be a folder.
         pixels: what raw pixels a store holds: "any" size, "one size", or one size and "only" raw
             pixels.
@@ -86,6 +99,7 @@ class Format:
             fetched by their spans later, everything else must be asked for. None: the format's
             files are fetched whole.
         columns: it is a table: ``open`` and ``ranged`` take ``options``, a ``ColumnOptions``.
+        apart: how several processes write the shards of a store; None: one process does.
 
     Raises:
         UsageError: a suffix that cannot be found again.
@@ -103,6 +117,7 @@ class Format:
     companions: tuple[str, ...] = ()
     ranged: Callable[..., Store] | None = None
     columns: bool = False
+    apart: Apart | None = None
 
     def __post_init__(self) -> None:
         for suffix in self.suffixes:
@@ -111,11 +126,6 @@ class Format:
                     f"format {self.name!r}: expected suffixes in lower case that start with a dot, "
                     f"got {suffix!r}"
                 )
-
-    def with_companions(self, path: str) -> list[str]:
-        """The data file ``path`` of a store, and its companions."""
-        stem = os.path.splitext(path)[0]
-        return [path, *(companion.format(path=path, stem=stem) for companion in self.companions)]
 
     def taken(self, options: ColumnOptions | None, path: str) -> dict[str, Any]:
         """The arguments of ``open`` and ``ranged`` that pass ``options`` on. Raises UsageError."""

@@ -1,12 +1,12 @@
-"""Formats that append records to a file: StreamWriter and read_stream.
+"""Formats that append records to files, in one file or in shards: StreamWriter and read_stream.
 
-Order of writing. Records are written into the data file of the partial store. ``sync`` syncs it and
-then adds a chunk to the journal, which says where every record lies. When the work is resumed,
-every frame that the journal knows, the record and what surrounds it, is compared with its checksum;
-what lies behind them is overwritten or cut off.
+Order of writing. Records are written into the data files of the partial store. ``sync`` syncs these
+files and then adds a chunk to the journal, which says where every record lies. When the work is
+resumed, every frame that the journal knows, the record and what surrounds it, is compared with its
+checksum; what lies behind them is overwritten or cut off.
 
-The store is NAME with its sidecar NAME.fastload, which is renamed first. A store of shards is
-several such files (``shard_set.py``).
+A store of one file is NAME with its sidecar NAME.fastload, which is renamed first. A store of
+shards is its shards, renamed first, and the sidecar as their manifest, which makes the set exist.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from __future__ import annotations
 import abc
 import dataclasses
 import glob
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from .. import _native
-from ..errors import StoreError
+from ..errors import StoreError, UsageError
 from ._columns import Columns, join
 from ._crc import crc32c
 from ._durable import write_all
 from ._fields import encode_text
 from ._read import open_regular, pread_all
-from ._shards import data_files, is_pattern
-from ._sidecar import need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
-from ._writer import FileOptions, FileWriter
+from ._shards import Sharding, ShardStart, data_files, is_pattern, shard_name
+from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
+from ._writer import PartialWriter, WriterOptions
 from .base import Batch, Fetch
 from .table import Framing, Table, TableStore
 
@@ -105,20 +106,40 @@ def _pattern(path: str, files: Sequence[str]) -> str:
     return os.path.join(glob.escape(folder), f"[{name[0]}]{glob.escape(name[1:])}")
 
 
-class StreamWriter(FileWriter):
-    """Appends framed records to a data file. See ``open_writer`` for the arguments.
+class StreamWriter(PartialWriter):
+    """Appends framed records to data files. See ``open_writer`` for the arguments.
 
     A format implements what surrounds its records: ``frames``, and if needed ``trailer`` and
-    ``extras``.
+    ``extras``. An unfinished store of another ``version`` is not resumed. ``shard``: write this
+    shard of a larger store, apart from the others.
     """
 
-    version: ClassVar[int] = 3
+    format: ClassVar[str]
+    version: ClassVar[int] = 2
 
-    def __init__(self, path: str | os.PathLike[str], **options: Unpack[FileOptions]) -> None:
-        self._file = -1  # a descriptor
-        self._at = 0  # where the next record starts
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        shards: int | None = None,
+        shard_nbytes: int | None = None,
+        total: int | None = None,
+        shard: ShardStart | None = None,
+        **options: Unpack[WriterOptions],
+    ) -> None:
+        self._sharding = Sharding(shards, shard_nbytes, total)
+        self._set = self._sharding.wanted  # writes several files
+        self._sharded = self._set or shard is not None  # what it writes is not a whole store
+        self._apart = shard
+        path = os.path.abspath(os.fspath(path))
+        other = path if self._set else sidecar_of(path)
+        if os.path.lexists(path) if self._set else is_manifest(path):
+            raise UsageError(f"{other!r} exists: delete that store or choose another name")
+        begun: dict[str, Any] = {"format": self.format, "version": self.version}
+        begun |= self._sharding.settings() if self._set else {}
+        self._open: dict[int, int] = {}  # data files written since the last sync: descriptors
         self._unsynced_nbytes = self._unstarted_nbytes = 0
-        super().__init__(path, **options)
+        super().__init__(path, begun, mark=sidecar_of(path) if self._set else None, **options)
 
     # --- what a format implements -----------------------------------------------------------------
 
@@ -142,129 +163,168 @@ class StreamWriter(FileWriter):
         """
         return {}
 
+    shard_name = staticmethod(shard_name)
+
     # --- what a format may ask --------------------------------------------------------------------
-
-    @property
-    def mark(self) -> bytes:
-        """STORE or SHARD, for the first record of a store."""
-        return STORE if self._shard is None else SHARD
-
-    @property
-    def first_index(self) -> int:
-        """Index in the whole store of the first record of this file."""
-        return 0 if self._shard is None else self._shard.first
 
     @property
     def next_index(self) -> int:
         """Index in the whole store of the record that is added next."""
-        return self.first_index + len(self)
+        return len(self) + (0 if self._apart is None else self._apart.first)
 
     def first_key(self, batch: Batch) -> bytes:
         """Key of the first record of the whole store; ``batch`` is added next."""
-        if self._shard is not None and self._shard.first_key is not None:
-            return encode_text(self._shard.first_key)
-        for part in self._parts:
-            return part.keys.take(np.zeros(1, np.int64))[0]
-        return encode_text(batch.keys[0])
+        if self._apart is not None:
+            return encode_text(self._apart.first_key)
+        chunks = self._partial.chunks or self._columns
+        return (
+            chunks[0].keys.take(np.zeros(1, np.int64))[0] if chunks else encode_text(batch.keys[0])
+        )
 
     # --- writing ----------------------------------------------------------------------------------
 
+    def _data(self, number: int) -> str:
+        return self._partial.file(f"data-{number:05d}")
+
     def _resume(self) -> None:
-        path, columns = self._partial.file("data"), join(self._partial.chunks)
-        if len(columns):
+        self._number, self._at = 0, 0  # where the next record may start
+        if not self._partial.chunks:
+            return
+        columns = join(self._partial.chunks)
+        assert columns.places is not None  # every chunk of this version has them
+        self._number, self._at = columns.places[-1, [0, 3]].tolist()
+        numbers = columns.places[:, 0]
+        for number in sorted(set(numbers.tolist())):  # a shard without records has no file yet
+            path = self._data(number)
+            start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
             try:
-                self.check(path, columns, self.first_index)
-            except StoreError as error:
+                with open(path, "rb", buffering=0, opener=open_regular) as file:
+                    self._check_frames(file.fileno(), path, start, columns.part(start, stop))
+            except OSError as error:
                 raise self._partial.damaged(
-                    error.message, path, record=error.record, offset=error.offset
+                    f"a data file cannot be read ({error.strerror})", path
                 ) from error
-            assert columns.places is not None  # every chunk of this version has them
-            self._at = int(columns.places[-1, 2])
-        with self._writing():
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    @classmethod
-    def check(cls, path: str, columns: Columns, first: int) -> None:
-        """Compares every frame."""
-        try:
-            with open(path, "rb", buffering=0, opener=open_regular) as file:
-                _check_frames(file.fileno(), path, columns, first)
-        except OSError as error:
-            raise StoreError(f"a data file cannot be read ({error.strerror})", path=path) from error
+    def _check_frames(self, file: int, path: str, first: int, columns: Columns) -> None:
+        """Compare every frame of a data file, whose first record has the index ``first``."""
+        assert columns.places is not None  # as above
+        rows = zip(columns.places[:, 1:].tolist(), columns.nbytes.tolist())
+        for record, ((begin, at, end, expected), nbytes) in enumerate(rows, first):
+            frame = memoryview(pread_all(file, end - begin, begin))
+            if len(frame) < end - begin:
+                raise self._partial.damaged(
+                    f"expected {end - begin} bytes of a record and what surrounds it, found "
+                    f"{len(frame)}",
+                    path, record=record, offset=begin,
+                )  # fmt: skip
+            data, after = frame[at - begin : at - begin + nbytes], frame[at - begin + nbytes :]
+            found = _frame_sum(frame[: at - begin], crc32c(data), after)
+            if found != expected:
+                raise self._partial.damaged(
+                    f"expected checksum {expected:08x} of a record and what surrounds it, found "
+                    f"{found:08x}",
+                    path, record=record, offset=begin,
+                )  # fmt: skip
 
-    def _add_some(self, batch: Batch, columns: Columns, most: int | None) -> int:
+    def _descriptor(self, number: int) -> int:
+        descriptor = self._open.get(number)
+        if descriptor is None:
+            descriptor = os.open(self._data(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._open[number] = descriptor
+        return descriptor
+
+    def _add(self, batch: Batch, columns: Columns) -> None:
         before, after = self.frames(self.next_index, batch)
         heads = np.fromiter(map(len, before), np.int64, len(before))
         lengths = heads + columns.nbytes + np.fromiter(map(len, after), np.int64, len(after))
-        ends = self._at + np.cumsum(lengths)
-        count = self._fitting(ends, None if most is None else most - len(self.trailer()))
-        if not count:
-            return 0
-        parts = list(zip(before, batch.data, self.data_crcs(batch), after))[:count]
-        begin, end = ends - lengths, int(ends[count - 1])
-        sums = [_frame_sum(head, crc, tail) for head, _, crc, tail in parts]
-        places = np.stack([part[:count] for part in (begin, begin + heads, ends)] + [sums], axis=1)
-        pieces = [
-            piece for head, data, _, tail in parts for piece in (head, data, tail) if len(piece)
-        ]
+        begin = np.empty(len(lengths), np.int64)
+        numbers = self._assign(len(self), lengths, begin)
+        sums = [_frame_sum(*parts) for parts in zip(before, self.data_crcs(batch), after)]
+        places = np.stack([numbers, begin, begin + heads, begin + lengths, sums], axis=1)
         with self._writing():
-            write_all(self._file, pieces, self._at)
-            self._start_writeback(end)
-        self._unsynced_nbytes += end - self._at
-        self._at = end
-        added = columns if count == len(columns) else columns.part(0, count)
-        self._columns.append(dataclasses.replace(added, places=places))
+            for number in sorted(set(numbers.tolist())):  # np.unique takes 50 ms when first used
+                start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
+                pieces = [
+                    piece
+                    for i in range(start, stop)
+                    for piece in (before[i], batch.data[i], after[i])
+                    if len(piece)
+                ]
+                write_all(self._descriptor(number), pieces, int(begin[start]))
+                self._start_writeback(number, int(begin[start]), int(lengths[start:stop].sum()))
+        self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
+        self._columns.append(dataclasses.replace(columns, places=places))
+        self._unsynced_nbytes += int(lengths.sum())
         if self._unsynced_nbytes >= _SYNC_NBYTES:
             self.sync()
-        return count
 
-    def _start_writeback(self, end: int) -> None:
-        """Start writing to the disk what was written up to ``end``, so that ``sync`` waits less."""
-        self._unstarted_nbytes += end - self._at
+    def _start_writeback(self, number: int, begin: int, nbytes: int) -> None:
+        """Start writing to the disk what was written to the file, so that ``sync`` waits less."""
+        self._unstarted_nbytes += nbytes
         if self._unstarted_nbytes < _WRITEBACK_NBYTES:
             return
         core = _native.load()
         if core is not None:
-            at = end - self._unstarted_nbytes
-            core.start_writeback(self._file, at, self._unstarted_nbytes)
+            at = max(0, begin + nbytes - self._unstarted_nbytes)
+            core.start_writeback(self._descriptor(number), at, self._unstarted_nbytes)
         self._unstarted_nbytes = 0
+
+    def _assign(self, first: int, lengths: np.ndarray, begin: np.ndarray) -> np.ndarray:
+        """The data file of each record (ascending); fills ``begin`` with the place in it."""
+        starts = np.cumsum(lengths) - lengths  # in the batch
+        numbers = self._sharding.numbers(
+            first, lengths, number=self._number, filled=self._at, beside=len(self.trailer())
+        )
+        edges = [0, *np.flatnonzero(np.diff(numbers, prepend=self._number)).tolist(), len(lengths)]
+        for start, stop in itertools.pairwise(edges):
+            if start < stop:
+                at = self._at if numbers[start] == self._number else 0
+                begin[start:stop] = starts[start:stop] - starts[start] + at
+        return numbers
 
     def sync(self) -> None:
         if not self._columns:
             return
         with self._writing():
-            os.fsync(self._file)
+            for descriptor in self._open.values():
+                os.fsync(descriptor)
             self._partial.add(join(self._columns))
         self._columns.clear()
         self._unsynced_nbytes = self._unstarted_nbytes = 0
+        self._release()
 
     def _release(self) -> None:
-        descriptor, self._file = self._file, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        while self._open:
+            os.close(self._open.popitem()[1])
 
     def commit(self) -> None:
-        """Finish the data file, write the sidecar, and rename all of them."""
+        """Finish the data files, write the sidecar, and rename all of them."""
         self.sync()
         columns = join(self._partial.chunks, labelled=bool(self._classes))
         assert columns.places is not None  # every chunk has them
-        folder, name = os.path.split(self.path)
-        sidecar = sidecar_of(self.path)
-        with self._writing():
-            os.ftruncate(self._file, self._at)
-            write_all(self._file, [self.trailer()], self._at)
-            self._release()
-            renames = [("sidecar", sidecar)]
-            for number, (extra, content) in enumerate(self.extras(name, columns).items()):
-                inner = f"extra-{number:05d}"
-                with open(self._partial.file(inner), "wb") as file:
-                    file.write(content)
-                renames.append((inner, os.path.join(folder, extra)))
+        count = self._sharding.shards or self._number + 1
+        try:
+            renames, names, paths = [], [], []
+            for number in range(count):
+                name = os.path.basename(self.path)
+                name = self.shard_name(self.path, number, count) if self._set else name
+                mine = columns.places[:, 0]
+                start, stop = np.searchsorted(mine, [number, number + 1]).tolist()
+                end = int(columns.places[stop - 1, 3]) if stop > start else 0
+                self._finish_data(number, end)
+                names.append(name)
+                paths.append(self._data(number))
+                renames.append((f"data-{number:05d}", self._beside(name)))
+                for extra, content in self.extras(name, columns.part(start, stop)).items():
+                    inner = f"extra-{len(renames):05d}"
+                    with open(self._partial.file(inner), "wb") as file:
+                        file.write(content)
+                    renames.append((inner, self._beside(extra)))
             table = Table(
                 format=self.format,
-                files=[self._partial.file("data")],
-                file=np.zeros(len(columns), np.int32),
-                offset=np.ascontiguousarray(columns.places[:, 1]),
+                files=paths,
+                file=columns.places[:, 0].astype(np.int32),
+                offset=np.ascontiguousarray(columns.places[:, 2]),
                 nbytes=columns.nbytes,
                 keys=columns.keys,
                 labels=columns.labels,
@@ -275,31 +335,27 @@ class StreamWriter(FileWriter):
                 classes=self._classes,
                 metadata=self._metadata,
             ).checked()  # before the store gets its name
-            write_sidecar(self._partial.file("sidecar"), table, [name])
-            # The name of the data file makes the store exist.
-            self._partial.publish([*renames, ("data", self.path)], replace=os.path.lexists(sidecar))
-        self._closed = True
+            write_sidecar(self._partial.file("sidecar"), table, names)
+            sidecar = ("sidecar", sidecar_of(self.path))
+            if self._set:
+                renames.append(sidecar)
+            else:  # the name of the data file makes the store exist
+                renames = [sidecar, *renames[1:], renames[0]]
+            self._partial.publish(renames, replace=not self._set and os.path.lexists(sidecar[1]))
+            self._closed = True
+        except OSError as error:
+            raise self._failed(error) from error
+        finally:
+            self._release()
 
+    def _beside(self, name: str) -> str:
+        return os.path.join(os.path.dirname(self.path), name)
 
-def _check_frames(file: int, path: str, columns: Columns, first: int) -> None:
-    assert columns.places is not None  # those of a file that a StreamWriter writes
-    rows = zip(columns.places.tolist(), columns.nbytes.tolist())
-    for record, ((begin, at, end, expected), nbytes) in enumerate(rows, first):
-        frame = memoryview(pread_all(file, end - begin, begin))
-        if len(frame) < end - begin:
-            raise StoreError(
-                f"expected {end - begin} bytes of a record and what surrounds it, found "
-                f"{len(frame)}",
-                path=path, record=record, offset=begin,
-            )  # fmt: skip
-        data, after = frame[at - begin : at - begin + nbytes], frame[at - begin + nbytes :]
-        found = _frame_sum(frame[: at - begin], crc32c(data), after)
-        if found != expected:
-            raise StoreError(
-                f"expected checksum {expected:08x} of a record and what surrounds it, found "
-                f"{found:08x}",
-                path=path, record=record, offset=begin,
-            )  # fmt: skip
+    def _finish_data(self, number: int, end: int) -> None:
+        descriptor = self._descriptor(number)
+        os.ftruncate(descriptor, end)
+        write_all(descriptor, [self.trailer()], end)
+        self._release()
 
 
 def _frame_sum(before: bytes | memoryview, data_crc: int, after: bytes | memoryview) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from .._base.value_class import value_class
 from .base import Spans, Store
-from .concat import ConcatStore, divided
+from .concat import ConcatStore
 from .memory import InMemory
 
 
@@ -78,8 +78,10 @@ class Rows:
             np.take(self.stores[0].rows[column], records, axis=0, out=into, mode="clip")
             return
         ends = np.cumsum([len(store) for store in self.stores])
-        for number, mine, local in divided(ends, records):
-            into[mine] = self.stores[number].rows[column][local]
+        which = np.searchsorted(ends, records, side="right")
+        for number in np.unique(which).tolist():
+            mine, start = which == number, ends[number - 1] if number else 0
+            into[mine] = self.stores[number].rows[column][records[mine] - start]
 
     def others(self, records: np.ndarray) -> list[torch.Tensor]:
         """The rows ``records`` of all tensors but the first, in new memory."""

@@ -23,7 +23,13 @@ from torchvision.transforms import v2
 from fastload import FastLoader, PackedDataset, info
 from fastload.cli import main
 from fastload.converters import _annotations, append, pack
-from fastload.errors import DecodeError, MissingDependencyError, StoreError, UsageError
+from fastload.errors import (
+    DecodeError,
+    MissingDependencyError,
+    StoreError,
+    StoreNotFoundError,
+    UsageError,
+)
 from fastload.storage import Store, open_store
 from storage.formats import picture
 
@@ -428,8 +434,8 @@ def test_bad_json_and_other_folders_are_named(scene: Scene, tmp_path: Path) -> N
     (scene.root / "coco.json").write_text("{")
     with pytest.raises(StoreError, match=r"coco\.json': expected COCO's JSON"):
         pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "coco.json")
-    with pytest.raises(StoreError, match="ImageSets, found nothing"):
-        pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "none")
+    with pytest.raises(StoreNotFoundError, match=r"found nothing: did you mean .*/labels'\?"):
+        pack(scene.images, tmp_path / "a.lmdb", annotations=scene.root / "label")
 
 
 @pytest.mark.parametrize(

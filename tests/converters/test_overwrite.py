@@ -380,6 +380,19 @@ def test_a_part_of_a_split_is_not_replaced_by_two_processes_at_once(
     assert sorted(os.listdir(tmp_path)) == before
 
 
+def test_a_folder_that_cannot_be_written_is_an_error_of_the_machine(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(images, tmp_path / "a.lmdb")
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "open", refuse)  # root may write anywhere
+    with pytest.raises(StoreError, match=r"cannot be written \(Permission denied\): make it"):
+        pack(images, tmp_path / "a.lmdb", overwrite=True)
+
+
 def test_a_file_system_without_locks_is_not_called_another_process(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

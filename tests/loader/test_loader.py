@@ -757,6 +757,8 @@ def test_stats_count_what_was_handed_over(store):
         ({"transform": 5}, "transform: expected a callable that takes an image.* got 5"),
         ({"transform": [EVAL, "x"]}, "transform: expected a callable.* got 'x'"),
         ({"transform": []}, "transform: expected a transform for each view"),
+        ({"transform": v1.RandomCrop}, r"transform: .* such as T\.RandomCrop\(\.\.\.\), got"),
+        ({"transform": [EVAL, v2.ToImage]}, r"transform: .* such as T\.ToImage\(\.\.\.\), got"),
         ({"target_transform": {}}, "target_transform: expected a callable that takes a label"),
         ({"num_workers": "4"}, "num_workers: expected an integer of at least 0 or 'auto', got '4'"),
         ({"num_workers": 1.5}, "num_workers: expected an integer of at least 0 or 'auto'"),

@@ -59,11 +59,6 @@ def interrupted(folder: Path, name: str) -> Path:
     return folder / f"{name}.partial"
 
 
-def data_file(partial: Path) -> Path:
-    """The one with the first records."""
-    return min([*partial.glob("data"), *partial.glob("shard-00000.*[!kltx]")])
-
-
 def finished(folder: Path, name: str) -> None:
     """Resume, and compare the store with what was to be packed."""
     with begin(folder, name) as writer:
@@ -98,7 +93,7 @@ def test_work_with_more_shards_than_records_is_finished(tmp_path: Path, name: st
 
 
 def test_a_store_whose_name_cannot_be_made_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot be written \(File name too long\): make it"):
+    with pytest.raises(StoreError, match=r"cannot be written \(File name too long\): make it"):
         open_writer(tmp_path / f"{'n' * 300}.tar")
     assert not list(tmp_path.iterdir())
 
@@ -216,8 +211,7 @@ def test_a_flipped_bit_of_the_data_is_refused_or_of_no_consequence(
         folder = tmp_path / str(seed)
         folder.mkdir()
         partial = interrupted(folder, name)
-        files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
-        files = [path for path in files if path.stat().st_size]
+        files = [path for path in sorted(partial.iterdir()) if path.stat().st_size]
         target = chance.choice(files if seed % 3 else [p for p in files if p.name[0] in "ds"])
         data = bytearray(target.read_bytes())
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
@@ -233,7 +227,7 @@ def test_a_flipped_bit_of_the_data_is_refused_or_of_no_consequence(
 @pytest.mark.parametrize("name", [name for name in FORMATS if not name.endswith((".h5", ".pth"))])
 def test_every_byte_of_a_record_is_compared(tmp_path: Path, name: str) -> None:
     partial = interrupted(tmp_path, name)
-    target = partial / "data.mdb" if name.endswith(".lmdb") else data_file(partial)
+    target = partial / ("data.mdb" if name.endswith(".lmdb") else "data-00000")
     data = target.read_bytes()
     image = bytes(given(name)[1].data)
     at = data.index(image)
@@ -257,7 +251,7 @@ def test_every_byte_around_the_records_is_compared(
     tmp_path: Path, name: str, count: Callable[[int, int], int]
 ) -> None:
     partial = interrupted(tmp_path, name)
-    target = data_file(partial)
+    target = min(partial.glob("data-*"))
     data = target.read_bytes()
     around = set(range(len(data)))
     for record in given(name)[:DONE]:
@@ -268,9 +262,7 @@ def test_every_byte_around_the_records_is_compared(
     places = sorted(around)
     for place in places[:: max(1, len(places) // count(200, len(places)))]:
         target.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        with pytest.raises(
-            StoreError, match=r"(what surrounds it, .*|has changed): the unfinished store is"
-        ):
+        with pytest.raises(StoreError, match=r"what surrounds it, .*: the unfinished store is"):
             begin(tmp_path, name)
     target.write_bytes(data)
     finished(tmp_path, name)
@@ -281,8 +273,8 @@ def test_work_of_a_version_that_noted_no_checksums_of_frames_is_refused(
     tmp_path: Path, name: str
 ) -> None:
     settings = interrupted(tmp_path, name) / "settings.json"
-    settings.write_text(settings.read_text().replace('"version": 3', '"version": 1'))
-    with pytest.raises(UsageError, match=r"another version .* \(1, now 3\): .* delete that folder"):
+    settings.write_text(settings.read_text().replace('"version": 2', '"version": 1'))
+    with pytest.raises(UsageError, match=r"another version .* \(1, now 2\): .* delete that folder"):
         begin(tmp_path, name)
 
 
@@ -291,12 +283,11 @@ def test_a_file_that_has_lost_what_follows_its_last_record_is_refused(
     tmp_path: Path, name: str
 ) -> None:
     partial = interrupted(tmp_path, name)
-    target = max(partial.rglob("data"), default=partial / f"shard-00001{Path(name).suffix}")
+    target = max(partial.glob("data-*"))
     data = target.read_bytes()
     target.write_bytes(data[:-1])
     with pytest.raises(
-        StoreError,
-        match=r"(expected .* bytes of a record and .*, found .*|has changed): the unfinished",
+        StoreError, match=r"expected .* bytes of a record and .*, found .*: the unfinished"
     ):
         begin(tmp_path, name)
     target.write_bytes(data)
@@ -313,7 +304,7 @@ def test_records_that_recordio_cuts_in_pieces_are_compared_too(tmp_path: Path) -
         writer.append(cut[:3])
         writer.sync()
         raise KeyboardInterrupt
-    target = tmp_path / "a.rec.partial" / "data"
+    target = tmp_path / "a.rec.partial" / "data-00000"
     whole = target.read_bytes()
     for place in (5, 30, 60, len(whole) // 2, len(whole) - 9):
         target.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])

@@ -298,7 +298,7 @@ def test_a_link_in_the_place_of_work_in_progress_is_not_followed(
 def test_a_link_inside_of_work_in_progress_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "a.tar.partial").mkdir()
-    (tmp_path / "a.tar.partial" / "data").symlink_to(tmp_path / "precious")
+    (tmp_path / "a.tar.partial" / "data-00000").symlink_to(tmp_path / "precious")
     with pytest.raises(UsageError, match="found a link"):
         open_writer(tmp_path / "a.tar")
     assert (tmp_path / "precious").read_text() == "mine"
@@ -325,7 +325,7 @@ def test_renames_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "precious").write_text("mine")
     (tmp_path / "a.tar.partial").mkdir()
     (tmp_path / "a.tar.partial" / "settings.json").write_text("{}")
-    renames = [["data", str(tmp_path / "elsewhere" / "precious")]]
+    renames = [["data-00000", str(tmp_path / "elsewhere" / "precious")]]
     for content in (json.dumps(renames), "[" * DEEP, "5"):
         (tmp_path / "a.tar.partial" / "renames.json").write_text(content)
         with pytest.raises(StoreError, match=r"in renames\.json: the unfinished store is damaged"):

@@ -225,6 +225,20 @@ def test_a_row_without_an_image_is_an_error_of_that_row(tmp_path: Path) -> None:
     assert batch["label"].tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
 
 
+def test_an_image_that_is_only_a_path_is_an_error_of_its_row(tmp_path: Path) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    images = [{"bytes": encoded(i), "path": None} for i in range(9)]
+    images[4] = {"bytes": None, "path": "b.jpg"}
+    path = tmp_path / "x.lance"
+    lance.write_dataset(table(9, image=pa.array(images, kind)), str(path))
+    with pytest.raises(StoreError, match=r"only the path 'b\.jpg'") as caught:
+        open_store(path).read(np.array([3, 4]))
+    assert caught.value.record == 4
+    (batch,) = FastLoader(path, 9, transform=EVAL, on_error="skip", max_errors=1)
+    assert batch["name"] == [f"number {i}" for i in range(9) if i != 4]
+    assert [damage.record for damage in verify(path).damaged] == [4]
+
+
 def test_what_is_no_dataset_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         open_store(tmp_path / "absent.lance")

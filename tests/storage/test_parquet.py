@@ -599,13 +599,32 @@ def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
         store.read(np.array([3]))
 
 
-def test_images_that_are_paths_are_refused(tmp_path: Path) -> None:
+def test_an_image_that_is_only_a_path_is_an_error_of_its_row(tmp_path: Path) -> None:
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    images = [{"bytes": encoded(0), "path": None}, {"bytes": None, "path": "b.jpg"}]
+    images = [{"bytes": data, "path": None} for data in files(9)]
+    images[4], images[6] = ({"bytes": None, "path": p} for p in ("b.jpg", "s3://c/d.jpg"))
+    path = written(tmp_path / "x.parquet", table(9, image=pa.array(images, kind)))
+    message = r"only the path 's3://c/d\.jpg': .*pack the folder of the images"
+    with pytest.raises(StoreError, match=message) as caught:
+        open_store(path).read(np.array([5, 6]))
+    assert (caught.value.record, caught.value.path) == (6, str(path))
+    loader = FastLoader(path, 9, transform=EVAL, on_error="skip", max_errors=2)
+    (batch,) = loader
+    assert batch["name"] == [f"number {i}" for i in range(9) if i not in (4, 6)]
+    assert [entry["index"] for entry in loader.stats()["errors"]] == [4, 6]
+    assert [damage.record for damage in verify(path).damaged] == [4, 6]
+    report = pack(path, tmp_path / "x.lmdb", on_error="skip")
+    assert [one.record for one in report.skipped] == [4, 6]
+
+
+def test_a_column_of_paths_is_refused(tmp_path: Path) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    images = [{"bytes": None, "path": f"{name}.jpg"} for name in "ab"]
     path = written(tmp_path / "x.parquet", pa.table({"image": pa.array(images, kind)}))
-    with pytest.raises(StoreError, match=r"only the path 'b\.jpg'") as caught:
-        open_store(path).read(np.array([0]))
-    assert caught.value.record == 1
+    with pytest.raises(StoreError, match=r"only the path 'a\.jpg'"):
+        next(iter(FastLoader(path, 2, transform=EVAL)))
+    with pytest.raises(DataError, match=r"only the path 'a\.jpg'"):
+        pack(path, tmp_path / "x.lmdb", on_error="skip")
 
 
 def test_a_row_group_larger_than_the_memory_says_how_to_write_it_again(path: Path) -> None:

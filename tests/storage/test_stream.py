@@ -4,7 +4,6 @@ record has its number and length before and > behind it, END is the end of a fil
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import os
 import pickle
@@ -20,7 +19,7 @@ import pytest
 
 from fastload._tools.verify import verify
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
-from fastload.storage import Batch, Format, Record, _partial, open_store, open_writer, registry
+from fastload.storage import Batch, Record, _partial, open_store, open_writer
 from fastload.storage import stream as _stream
 from fastload.storage._columns import Columns
 from fastload.storage._crc import crc32c
@@ -45,7 +44,7 @@ class ToyWriter(StreamWriter):
 
     def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:
         assert records.places is not None
-        return {name + ".idx": " ".join(map(str, records.places[:, 0].tolist())).encode()}
+        return {name + ".idx": " ".join(map(str, records.places[:, 1].tolist())).encode()}
 
 
 def read_toy(path: str) -> Table:
@@ -75,29 +74,13 @@ def open_toy(path: Path) -> TableStore:
     return TableStore(path, read_toy)
 
 
-TOY = Format(
-    name="toy",
-    title="toy",
-    suffixes=(".toy",),
-    open=functools.partial(TableStore, read=read_toy),
-    writer=ToyWriter,
-    options=frozenset({"shards"}),
-    companions=("{path}.idx",),
-)
-
-
-@pytest.fixture(autouse=True)
-def toy_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_loadable", lambda: iter([TOY]))
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ein Name.toy"
 
 
 def write(path: Path, given: Sequence[Record], step: int = 7, **options: int) -> list[Record]:
-    with open_writer(path, classes=CLASSES, metadata={"made": "by hand"}, **options) as writer:
+    with ToyWriter(path, classes=CLASSES, metadata={"made": "by hand"}, **options) as writer:
         for start in range(0, len(given), step):
             writer.append(given[start : start + step])
     return list(given)
@@ -173,7 +156,7 @@ def test_resumed_work_gives_the_same_bytes(
     path: Path, tmp_path: Path, synced: int, options: dict[str, int]
 ) -> None:
     given = records(30)
-    writer = open_writer(path, classes=CLASSES, metadata={"made": "by hand"}, **options)
+    writer = ToyWriter(path, classes=CLASSES, metadata={"made": "by hand"}, **options)
     writer.append(given[:synced])
     writer.sync()
     writer.append(given[synced : synced + 9])  # in the data, not in the journal
@@ -181,11 +164,10 @@ def test_resumed_work_gives_the_same_bytes(
     writer.abort()
     with pytest.raises(StoreNotFoundError, match="run the same pack command again"):
         open_toy(path)
-    with open_writer(path, classes=CLASSES, metadata={"made": "by hand"}, **options) as writer:
-        done = len(writer)
-        assert done >= synced if options else done == synced  # finished shards are durable, too
-        assert writer.keys() == [record.key for record in given[:done]]
-        writer.append(given[done:])
+    with ToyWriter(path, classes=CLASSES, metadata={"made": "by hand"}, **options) as writer:
+        assert len(writer) == synced
+        assert writer.keys() == [record.key for record in given[:synced]]
+        writer.append(given[synced:])
     (tmp_path / "at once").mkdir()
     other = tmp_path / "at once" / path.name
     write(other, given, **options)
@@ -193,34 +175,6 @@ def test_resumed_work_gives_the_same_bytes(
     assert sorted(set(os.listdir(path.parent)) - {"at once"}) == names
     for name in names:
         assert (path.parent / name).read_bytes() == (other.parent / name).read_bytes()
-
-
-@pytest.mark.parametrize(("synced", "kept"), [(True, 3), (False, 2)])
-def test_a_shard_that_was_killed_before_it_got_its_name_keeps_what_is_durable(
-    path: Path, monkeypatch: pytest.MonkeyPatch, synced: bool, kept: int
-) -> None:
-    given = records(9)
-    options: dict[str, Any] = {"classes": CLASSES, "shards": 3, "total": 9}
-    writer = open_writer(path, **options)
-    writer.append(given[:2])
-    writer.sync()
-
-    def killed(shard: StreamWriter) -> None:
-        if synced:
-            shard.sync()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ToyWriter, "commit", killed)
-        patched.setattr(_partial.Partial, "keep", lambda *_: None)  # which a kill prevents
-        with pytest.raises(KeyboardInterrupt):
-            writer.append(given[2:5])
-    writer.abort()
-    with open_writer(path, **options) as writer:
-        assert writer.keys() == [record.key for record in given[:kept]]
-        writer.append(given[kept:])
-    assert data_of(open_toy(path)) == [record.data for record in given]
-    assert np.bincount(open_toy(path).spans(np.arange(9)).file).tolist() == [3, 3, 3]
 
 
 @pytest.mark.parametrize("suffix", [".tfrecord", ".rec", ".tar"])
@@ -260,7 +214,7 @@ def test_work_killed_between_the_renames_is_taken_back_and_finished(
             left[0] -= 1
             real(a, b)
 
-        writer = open_writer(path, classes=CLASSES, **options)
+        writer = ToyWriter(path, classes=CLASSES, **options)
         if not len(writer):
             writer.append(given)
         monkeypatch.setattr(os, "rename", rename)
@@ -270,7 +224,7 @@ def test_work_killed_between_the_renames_is_taken_back_and_finished(
         writer.abort()
         with pytest.raises(StoreNotFoundError):
             open_toy(path)
-    with open_writer(path, classes=CLASSES, **options) as writer:
+    with ToyWriter(path, classes=CLASSES, **options) as writer:
         assert len(writer) == 30
     assert data_of(open_toy(path)) == [record.data for record in given]
     assert not os.path.exists(f"{path}.partial")
@@ -281,11 +235,11 @@ def test_one_store_is_not_written_over_another_of_the_same_name(path: Path) -> N
     with pytest.raises(UsageError, match=r"\.toy\.fastload' exists"):
         ToyWriter(path)
     with pytest.raises(UsageError, match=r"\.toy\.fastload' exists"):
-        open_writer(path, shards=2, total=4)
+        ToyWriter(path, shards=2, total=4)
     single = path.with_name("other.toy")
     write(single, records(4))
     with pytest.raises(UsageError, match=r"other\.toy' exists"):
-        open_writer(single, shards=2, total=4)
+        ToyWriter(single, shards=2, total=4)
 
 
 @pytest.mark.parametrize("stem", ["store", "store-00001"])  # which a shard may be called, too
@@ -305,7 +259,7 @@ def test_sidecar_of_a_deleted_store_is_replaced(path: Path, stem: str) -> None:
 )  # fmt: skip
 def test_shards_that_cannot_be_are_refused(path: Path, options: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=r"^shard.*: expected"):
-        open_writer(path, **options)
+        ToyWriter(path, **options)
 
 
 def test_full_disk_is_said_and_the_work_goes_on_later(

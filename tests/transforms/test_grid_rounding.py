@@ -52,12 +52,12 @@ def test_an_unknown_rounding_is_left_to_torchvision(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         torch.Tensor, "bmm", lambda a, b: multiply(a.double(), b.double()).float() * (1 + 2**-20)
     )
-    augmix.grid_rounding.cache_clear()
+    augmix._rounding_at.cache_clear()
     try:
         assert augmix.grid_rounding() is None
         found = recognise(v2.Compose([v2.AugMix(), v2.ToImage()]))
     finally:
-        augmix.grid_rounding.cache_clear()
+        augmix._rounding_at.cache_clear()
     assert isinstance(found, Unrecognised)
     assert "AugMix, because torch multiplies matrices" in found.reason
 
@@ -73,3 +73,33 @@ def test_small_grids_are_never_fused(size: tuple[int, int]) -> None:
     )[1]
     large = 6 * size[0] * size[1] >= 400
     assert values[0, 11] == (large and augmix.grid_rounding() == "fused")
+
+
+def test_the_rounding_is_that_of_the_present_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, multiply = augmix.grid_rounding(), torch.Tensor.bmm
+    with torch.autocast("cpu", torch.bfloat16):
+        assert augmix.grid_rounding() is None
+
+    def rounded(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """As oneDNN in bfloat16: large ones."""
+        made = multiply(a, b)
+        return made.bfloat16().float() if a.numel() * b.shape[-1] > 16**3 else made
+
+    monkeypatch.setattr(torch.Tensor, "bmm", rounded)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "another")
+    try:
+        assert augmix.grid_rounding() is None
+        monkeypatch.undo()
+        assert augmix.grid_rounding() == usual
+    finally:
+        augmix._rounding_at.cache_clear()
+
+
+def test_precisions_of_several_back_ends_are_an_unknown_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def mixed() -> str:
+        raise RuntimeError("a mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
+    assert augmix.grid_rounding() is None

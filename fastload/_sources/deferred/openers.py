@@ -198,6 +198,11 @@ def _unless_unusual(image: Any, file: File, filename: Any, stream: Any) -> Defer
         exif = image.info.get("exif")
         if exif is not None and not headers.exif_is_plain(exif):
             return None  # opening it again would warn again
+    if format == "PNG" and image.fp is not None:
+        end = image.fp.tell()
+        image.fp.seek(0)
+        if b"acTL" in image.fp.read(end):
+            return None  # if it is an invalid animation, opening it again would warn again
     path, data, stamp, _ = file
     opened = Opened(path, data, stamp, image.size, image.mode, format)
     deferred = _deferred(opened, type(image), filename, stream, False)

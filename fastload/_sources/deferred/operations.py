@@ -392,7 +392,7 @@ LEVEL_OPERATIONS = {
     "tensor_autocontrast": _recolored("autocontrast_image", pixels.TORCH_AUTOCONTRAST, _FUSED),
     "tensor_equalize": _recolored("equalize_image", pixels.EQUALIZE, layout=_contiguous),
     "tensor_invert": _recolored("invert_image", pixels.INVERT),
-    "tensor_warp": TensorOperation(  # a function of v2 and its arguments; matrix, filter, fill
+    "tensor_warp": TensorOperation(  # a function of v2, its arguments; matrix, filter, fill, fused
         lambda tensor, kernel, given, *rest: getattr(functional_v2, kernel)(tensor, **dict(given)),
         _contiguous,
         slot=slots.grid_map,

@@ -12,7 +12,6 @@ import numpy as np
 from PIL import ImageFilter
 
 from ..._transforms.pixels import operations as pixels
-from ..._transforms.pixels.augmix import grid_is_fused, grid_rounding
 from . import torch_blur
 from .composed import LONGEST, Unsupported, levels
 
@@ -83,13 +82,20 @@ def _warp(mode: str, numbers: tuple[float, ...], filter: int, fill: Any) -> tupl
 
 
 def grid_map(
-    size: Size, mode: str, kernel: str, given: Any, matrix: Sequence[float], filter: int, fill: Any
+    size: Size,
+    mode: str,
+    kernel: str,
+    given: Any,
+    matrix: Sequence[float],
+    filter: int,
+    fill: Any,
+    fused: bool,
 ) -> Slot:
     """torchvision's affine map of a tensor, of 6 numbers from the centre; () fills with zeros."""
-    if grid_rounding() is None or max(map(abs, matrix)) > _MOST_WARPED:
+    if max(map(abs, matrix)) > _MOST_WARPED:
         raise Unsupported
     filled = (_AS_V2, *fill) if fill else (0, 0, 0, 0)
-    return pixels.TORCH_AFFINE, (*matrix, filter, *filled, grid_is_fused(*size))
+    return pixels.TORCH_AFFINE, (*matrix, filter, *filled, fused)
 
 
 _AS_V2: Final = 2  # how the core mixes the fill; see pixels/pixels.h

@@ -1264,7 +1264,7 @@ def bordered(
         return None
     if not (left or top or right or bottom):
         return memory.copy()
-    stored = _stored(value, memory.layout.dtype)
+    stored = _stored(value, memory.layout.dtype) if _known_by_equality(value) else None
     return None if stored is None else memory.then(("border", left, top, right, bottom, stored))
 
 

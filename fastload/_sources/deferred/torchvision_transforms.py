@@ -462,26 +462,57 @@ _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_ba
 def _cropped(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
     if not waiting(image):
         return None
-    w, h = image._size
-    operations: tuple[Operation, ...] = ()
-    if transform.padding is not None:
-        border = _border(transform.padding, transform.fill, transform.padding_mode, image._mode)
-        if border is None or not keeps_no_color(image):
-            return None
-        _, left, top, right, bottom, _ = border
-        w, h = w + left + right, h + top + bottom
-        if not is_within(w, h):
-            return None
-        if not image._loaded:
-            image._first_load()  # fails before anything is drawn
-        operations = (border,)
+    padded = with_padding(image, transform.padding, transform.fill, transform.padding_mode)
     size = height_and_width(transform.size)
-    if size is None or size[0] > h or size[1] > w:
+    if padded is None or size is None:
+        return None
+    operations, w, h = padded
+    if size[0] > h or size[1] > w:
         return None
     if size != (h, w):
         y, x = two_below(h - size[0] + 1, w - size[1] + 1)
         operations += (("crop", x, y, size[1], size[0]),)
     return image._then(*operations, mine=mine)
+
+
+def with_padding(
+    image: DeferredImage, padding: Any, fill: Any, padding_mode: Any
+) -> tuple[tuple[Operation, ...], int, int] | None:
+    """How a ``RandomCrop`` pads an image, and its width and height then; None: not recorded."""
+    w, h = image._size
+    if padding is None:
+        return (), w, h
+    border = _border(padding, fill, padding_mode, image._mode)
+    if border is None or not keeps_no_color(image):
+        return None
+    _, left, top, right, bottom, _ = border
+    w, h = w + left + right, h + top + bottom
+    if not is_within(w, h):
+        return None
+    if not image._loaded:
+        image._first_load()  # fails before anything is drawn
+    return (border,), w, h
+
+
+def resized(transform: Any, image: Any, mine: bool) -> Any:
+    if not waiting(image) or transform.antialias is False:
+        return None
+    wanted = _resized_to(image._size, transform.size, transform.max_size)
+    filter = _filter(transform.interpolation)
+    if wanted is None or filter is None:
+        return None
+    return image if wanted == image._size else image.resize(wanted, filter)
+
+
+def center_cropped(transform: Any, image: Any, mine: bool) -> Any:
+    size = height_and_width(transform.size)
+    if not waiting(image) or size is None:
+        return None
+    (w, h), (crop_h, crop_w) = image._size, size
+    if crop_h > h or crop_w > w:
+        return None
+    x, y = round((w - crop_w) / 2), round((h - crop_h) / 2)
+    return image.crop((x, y, x + crop_w, y + crop_h))
 
 
 def resized_crop(
@@ -662,6 +693,18 @@ STEPS: Final = (
         record=_cropped,
         calls=("pad", "crop", "get_dimensions"),
         methods=("forward", "get_params"),
+    ),
+    Step(
+        kind=transforms.Resize,
+        record=resized,
+        calls=("resize", "get_dimensions", "_compute_resized_output_size"),
+        methods=("forward",),
+    ),
+    Step(
+        kind=transforms.CenterCrop,
+        record=center_cropped,
+        calls=("center_crop", "crop", "get_dimensions"),
+        methods=("forward",),
     ),
     Step(
         kind=transforms.RandomResizedCrop,

@@ -9,16 +9,17 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 import torchvision.transforms.v2.functional as functional_v2
 from torchvision.transforms import InterpolationMode, v2
 
 from ..._base.named import named
+from ..._transforms.pixels.augmix import grid_is_fused, grid_rounding
 from . import torch_resize
 from . import torchvision_transforms as v1
-from .image import DeferredImage
+from .image import DeferredImage, waiting
 from .operations import Layout, dtype_name
 from .recording import Operation
 from .slots import Size
@@ -116,13 +117,11 @@ def _levels_resized(layout: Layout, gaps: bool, w: int, h: int, name: str) -> Op
     return "resize_levels", w, h, name, contiguous
 
 
-def recolored(
-    memory: Memory, name: str, values: tuple[Any, ...], mine: bool = False
-) -> Memory | None:
+def recolored(memory: Memory, name: str, values: tuple[Any, ...]) -> Memory | None:
     """Levels after an operation on them; None: it is not recorded."""
     if not holds_levels(memory) or not _TAKEN[name](memory.size, *values):
         return None
-    return memory.then((name, *values), mine=mine)
+    return memory.then((name, *values))
 
 
 def _is_factor(size: Size, factor: Any) -> bool:
@@ -136,7 +135,9 @@ def _is_contrast(size: Size, factor: Any) -> bool:
 
 
 def _is_sharpness(size: Size, factor: Any) -> bool:
-    return _is_factor(size, factor) and min(size) > _BLURRED  # a smaller one torch gives back
+    if min(size) <= _BLURRED or torch.is_autocast_enabled("cpu"):
+        return False  # torch gives it back, or blurs in bfloat16
+    return _is_factor(size, factor)
 
 
 def _is_hue(size: Size, amount: Any) -> bool:
@@ -201,20 +202,21 @@ def _warped(
     center: tuple[float, float] | None,
 ) -> Memory | None:
     """``given``: the kernel's arguments; ``turned``: those of its matrix, after the centre."""
-    name, levels = getattr(interpolation, "value", interpolation), _fill(fill)
-    inverse = _inverse()
-    if levels is None or name not in _WARPS or inverse is None or not holds_levels(memory):
+    if type(interpolation) is not InterpolationMode or not holds_levels(memory):
+        return None
+    filter, levels, inverse = _WARPS.get(interpolation), _fill(fill), _inverse()
+    if filter is None or levels is None or inverse is None or grid_rounding() is None:
         return None
     around = [0.0, 0.0]
     if center is not None:
         around = [at - side * 0.5 for at, side in zip(center, memory.size, strict=True)]
-    given += (("interpolation", _FILTERS[name]), ("fill", levels or None))
-    matrix = tuple(inverse(around, *turned))
-    return memory.then(("tensor_warp", kernel, given, matrix, _WARPS[name], levels))
+    given += (("interpolation", interpolation), ("fill", levels or None))
+    matrix, fused = tuple(inverse(around, *turned)), bool(grid_is_fused(*memory.size))
+    return memory.then(("tensor_warp", kernel, given, matrix, filter, levels, fused))
 
 
 def _are_numbers(*values: Any) -> bool:
-    return all(type(value) in (int, float) and math.isfinite(value) for value in values)
+    return all(type(value) in (int, float) and abs(value) <= _MOST for value in values)
 
 
 def _fill(fill: Any) -> tuple[int, ...] | None:
@@ -228,7 +230,10 @@ def _fill(fill: Any) -> tuple[int, ...] | None:
     return tuple(map(int, levels)) if whole else None
 
 
-_WARPS: Final = {"nearest": 0, "bilinear": 2}  # as the core numbers the filters of a grid
+_WARPS: Final = {InterpolationMode.NEAREST: 0, InterpolationMode.BILINEAR: 2}
+"""The core's numbers of the filters of a grid."""
+
+_MOST: Final = 1e9  # of the numbers of a map
 
 
 @functools.cache
@@ -317,29 +322,59 @@ def _resized_crop(transform: Any, value: Any, mine: bool) -> Any:
     return transform.transform(finished(value), drawn)
 
 
-def _random_crop(transform: Any, memory: Memory, mine: bool) -> Memory | None:
-    size, fill = v1.height_and_width(transform.size), transform.fill
-    if size is None or transform.pad_if_needed or memory.has_part or not movable(memory):
+_Sides: TypeAlias = "tuple[int, int, int, int]"
+
+
+def _padding(transform: Any) -> tuple[_Sides, float] | None:
+    """Left, top, right and bottom that a ``RandomCrop`` adds, and the fill; None: not recorded."""
+    left, right, top, bottom = transform.padding or (0, 0, 0, 0)
+    sides, fills = (left, top, right, bottom), transform._fill
+    fill: Any = fills["others"] if fills.keys() == {"others"} else None  # for any type
+    usual = transform.padding_mode == "constant" and type(fill) in (int, float)
+    if transform.pad_if_needed or not all(type(side) is int and side >= 0 for side in sides):
         return None
-    if transform.padding is not None:
-        if transform.padding_mode != "constant" or type(fill) not in (int, float):
-            return None
-        left, right, top, bottom = transform.padding
-        padded = bordered(memory, left, top, right, bottom, float(fill))
+    return (sides, fill) if usual else None
+
+
+def _random_crop(transform: Any, memory: Memory, mine: bool) -> Memory | None:
+    size, padding = v1.height_and_width(transform.size), _padding(transform)
+    if size is None or padding is None or memory.has_part or not movable(memory):
+        return None
+    sides, fill = padding
+    if any(sides):
+        padded = bordered(memory, *sides, float(fill))
         if padded is None or not movable(padded):
             return None
         memory = padded
-    (w, h), (crop_h, crop_w) = memory.size, size
-    if crop_w > w or crop_h > h or min(size) < LEAST_SIDE:
+    w, h = memory.size
+    if size[0] > h or size[1] > w or min(size) < LEAST_SIDE:
         return None
-    if (w, h) == (crop_w, crop_h):
-        return memory
+    return memory if size == (h, w) else memory.part(_drawn_box(w, h, *size))
+
+
+def _random_crop_of_image(transform: Any, image: Any, mine: bool) -> DeferredImage | None:
+    size, padding = v1.height_and_width(transform.size), _padding(transform)
+    if not waiting(image) or size is None or padding is None:
+        return None
+    sides, fill = padding
+    padded = v1.with_padding(image, sides if any(sides) else None, fill, "constant")
+    if padded is None:
+        return None
+    operations, w, h = padded
+    if size[0] > h or size[1] > w:
+        return None
+    if size != (h, w):
+        operations += (("crop", *_drawn_box(w, h, *size)),)
+    return image._then(*operations, mine=mine) if operations else image
+
+
+def _drawn_box(w: int, h: int, crop_h: int, crop_w: int) -> tuple[int, int, int, int]:
+    """x, y, w and h. Of a side that is not cut nothing is drawn."""
     if w > crop_w and h > crop_h:
         y, x = v1.two_below(h - crop_h + 1, w - crop_w + 1)
-    else:  # of a side that is not cut nothing is drawn
-        drawn = int(torch.randint(0, w - crop_w + h - crop_h + 1, size=()))
-        x, y = (drawn, 0) if w > crop_w else (0, drawn)
-    return memory.part((x, y, crop_w, crop_h))
+        return x, y, crop_w, crop_h
+    drawn = int(torch.randint(0, w - crop_w + h - crop_h + 1, size=()))
+    return (drawn, 0, crop_w, crop_h) if w > crop_w else (0, drawn, crop_w, crop_h)
 
 
 def _flipper(vertical: bool) -> v1.Recorder:
@@ -392,12 +427,12 @@ def steps() -> tuple[v1.Step, ...]:
         step(v2.ToImage, v1.ending("to_image", DeferredTVImage), "to_image"),
         step(v2.ToPureTensor, _pure),
         step(v2.RandomResizedCrop, _resized_crop, "resized_crop"),
-        step(v2.RandomCrop, v1.on_tensors(_random_crop), "pad", "crop"),
+        step(v2.RandomCrop, v1.on_tensors(_random_crop, _random_crop_of_image), "pad", "crop"),
         step(v2.RandomHorizontalFlip, _flipper(vertical=False), "horizontal_flip"),
         step(v2.RandomVerticalFlip, _flipper(vertical=True), "vertical_flip"),
         step(v2.ColorJitter, _jittered, *v1.ADJUSTMENTS),
-        step(v2.Resize, v1.on_tensors(_resize), "resize"),
-        step(v2.CenterCrop, v1.on_tensors(_center_crop), "center_crop"),
+        step(v2.Resize, v1.on_tensors(_resize, v1.resized), "resize"),
+        step(v2.CenterCrop, v1.on_tensors(_center_crop, v1.center_cropped), "center_crop"),
         step(v2.ToDtype, v1.on_tensors(_to_dtype), "to_dtype"),
         step(v2.Normalize, v1.on_tensors(_normalized), "normalize"),
     )

@@ -64,7 +64,7 @@ def examine(
     """
     script = os.path.abspath(os.fspath(script))
     if not os.path.isfile(script):
-        raise UsageError(f"{script!r}: expected a Python script, found no such file")
+        raise ScriptError(f"{script!r}: expected a Python script, found no such file")
     if not 0 < timeout_s < math.inf:
         raise UsageError(f"timeout_s: expected seconds above 0, got {timeout_s!r}")
     seen = _run(script, arguments, steps, timeout_s, replace=False)

@@ -7,7 +7,8 @@ Note [Grid]
     torchvision computes the grid of an affine map by a matrix multiplication in float32. How that
     rounds depends on the library behind it and on the processor: with MKL, the sum of the products
     of x and y is fused (rounded once) on Intel's processors with AVX-512, and not on others. So
-    ``grid_rounding`` asks torch, once. If torch rounds in a third way, AugMix is not recognised.
+    ``grid_rounding`` asks torch. If torch rounds in a third way, which a program may have asked for
+    (``torch.set_float32_matmul_precision``, autocast), AugMix is not recognised.
     Below 400 multiplications torch uses its own loops, which do not fuse.
 """
 
@@ -167,14 +168,24 @@ def grid_is_fused(w: Array | int, h: Array | int) -> Array | bool:
     return (6 * w * h >= _LOOPS) & (grid_rounding() == "fused")
 
 
-@functools.cache
 def grid_rounding() -> str | None:
     """How torch rounds the grid of an affine map: "separate", "fused", or None: in another way.
 
-    See Note [Grid]. Takes 2 ms, once per process.
+    See Note [Grid].
     """
+    if torch.is_autocast_enabled("cpu"):
+        return None
+    try:
+        return _rounding_at(torch.get_float32_matmul_precision())
+    except RuntimeError:  # torch's back ends have several precisions
+        return None
+
+
+@functools.cache
+def _rounding_at(precision: str) -> str | None:
+    """The same, at torch's present ``precision``. Takes 3 ms, once per process."""
     ways = {"separate", "fused"}
-    for width, height in ((8, 8), (13, 11), (16, 16)):
+    for width, height in ((8, 8), (13, 11), (16, 16), (32, 32)):  # the largest by oneDNN, too
         x, y = (np.arange(side, dtype=np.float32) - 0.5 * (side - 1) for side in (width, height))
         base = np.ones((height, width, 3), np.float32)
         base[:, :, 0], base[:, :, 1] = x, y[:, None]

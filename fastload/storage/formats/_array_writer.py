@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ...errors import StoreError, UsageError
+from ...errors import UsageError
 from .._columns import Columns, RecordColumns, join
-from .._crc import crc32c
-from .._read import read_records
 from .._sums import sums_of
-from .._writer import FileOptions, FileWriter
+from .._writer import PartialWriter, WriterOptions
 from ..base import RAW, Batch
 from ..table import Table, TableStore
 
@@ -28,49 +26,29 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class ArrayWriter(FileWriter):
+class ArrayWriter(PartialWriter):
     """Base of the writers that store images as one array. See ``open_writer`` for the arguments.
 
     A format implements ``_begin``, called before the first record, when the size of the images is
     known; ``_write``, called with the records in order; and ``_close``, which finishes.
     """
 
+    format: ClassVar[str]
     version: ClassVar[int] = 1
     _resumes: ClassVar[bool] = False
     only_raw: ClassVar[bool] = True  # the format has no place for image files
 
-    def __init__(self, path: str | os.PathLike[str], **options: Unpack[FileOptions]) -> None:
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[WriterOptions]) -> None:
         self._raw: bool | None = None
         self._sums: dict[str, int] = {}  # checksums of the columns, known when they are written
         self._size: tuple[int, int] | None = None  # of all images, in a store of raw pixels
-        super().__init__(path, **options)
-
-    def _layout(self) -> str:
-        return f"fastload-{self.format}"
+        begun = {"format": f"fastload-{self.format}", "version": self.version}
+        super().__init__(path, begun, **options)
 
     def _resume(self) -> None:
         self._partial.clear()  # what an interrupted run left
 
-    @classmethod
-    def check(cls, path: str, columns: Columns, first: int) -> None:
-        """Compares every record, and every column with its checksum."""
-        with TableStore(path, cls.read) as store:
-            store.check_columns()
-            everything = np.arange(len(store), dtype=np.int64)
-            sums = [crc32c(record) for record in read_records(store, everything)]
-        if sums != columns.crc32c.tolist():
-            raise StoreError("the file holds other records than the journal", path=path)
-
-    def _add_some(self, batch: Batch, columns: Columns, most: int | None) -> int:
-        filled = 0 if most is None else self.nbytes
-        count = self._fitting(filled + np.cumsum(columns.nbytes), most)
-        if count < len(columns):
-            batch, columns = batch.part(0, count), columns.part(0, count)
-        if count:
-            self._add_all(batch, columns)
-        return count
-
-    def _add_all(self, batch: Batch, columns: Columns) -> None:
+    def _add(self, batch: Batch, columns: Columns) -> None:
         for name in columns.fields:
             _check_name(name)
         raw = bool((batch.kinds == RAW).all())
@@ -112,7 +90,7 @@ class ArrayWriter(FileWriter):
         schema = self._schema
         fields = schema.fields if schema is not None else ()
         return {
-            "format": self._layout(),
+            "format": f"fastload-{self.format}",
             "version": self.version,
             "metadata": self._metadata,
             "fields": [field.as_json() for field in fields],

@@ -19,7 +19,7 @@ from .._durable import sync, write_all
 from .._fields import Blobs, numbered_keys
 from .._read import read_regular
 from .._shards import Sharding
-from .._writer import FileOptions
+from .._writer import WriterOptions
 from ..table import Indirect, Table, constant
 from ._array_writer import ArrayWriter
 from ._image_table import CLASSES, LABELS, Axes, StoreHeader, first_of, image_table, least_stored
@@ -59,7 +59,7 @@ class BlockArrayWriter(ArrayWriter):
         shards: int | None = None,
         shard_nbytes: int | None = None,
         total: int | None = None,
-        **options: Unpack[FileOptions],
+        **options: Unpack[WriterOptions],
     ) -> None:
         self._sharding = Sharding(shards, shard_nbytes, total)
         self._block: io.FileIO | None = None  # the one that is being written

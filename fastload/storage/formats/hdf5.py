@@ -39,11 +39,10 @@ from .._durable import write_all
 from .._fields import Blobs, encode_text, little, numbered_keys
 from .._mapped import MappedColumns
 from .._read import open_regular
-from .._writer import FileOptions
+from .._writer import WriterOptions
 from ..registry import Format
-from ..stream import read_stream
 from ..table import Indirect, Table, TableStore, constant
-from ._array_shards import scan_shards
+from ._array_shards import apart, array_writer, read_shards
 from ._array_writer import ArrayWriter, to_json
 from ._image_table import (
     CLASSES,
@@ -74,7 +73,7 @@ _DTYPES = "bool i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8"
 def read_hdf5(path: str) -> Table:
     """The table of an HDF5 file, or of shards: written by fastload, or with images and labels."""
     if not os.path.exists(path):
-        return read_stream(path, NAME, scan=functools.partial(scan_shards, read_hdf5))
+        return read_shards(path, NAME, read_hdf5)
     with _opened(path) as file:
         return _layout(file, path)[0]
 
@@ -381,7 +380,7 @@ class Hdf5Writer(ArrayWriter):
         path: str | os.PathLike[str],
         *,
         compression: Compression | None = None,
-        **options: Unpack[FileOptions],
+        **options: Unpack[WriterOptions],
     ) -> None:
         if compression is not None and compression not in COMPRESSIONS:
             raise UsageError(
@@ -527,7 +526,8 @@ FORMAT = Format(
     title="HDF5",
     suffixes=(".h5", ".hdf5"),
     open=functools.partial(TableStore, read=read_hdf5),
-    writer=Hdf5Writer,
+    writer=functools.partial(array_writer, Hdf5Writer),
     options=frozenset({"compression", "shards"}),
     pixels="one size",
+    apart=apart(Hdf5Writer),
 )

@@ -186,6 +186,7 @@ class LanceStore(ColumnStore):
         begin = time.monotonic()
         images = self._groups.wait(chunk)
         self._waited_s += time.monotonic() - begin
+        images.check_bytes(np.arange(len(indices)), indices, self._image, self.path)
         return Spans(
             file=(-1 - images.file).astype(np.int32),
             offset=images.offset,
@@ -198,6 +199,10 @@ class LanceStore(ColumnStore):
         """There are no blocks, as nothing is kept for other batches."""
         chunk = self._pin(indices, urgency=urgency, ahead=True)
         return None if chunk is None else Pins(self._groups, chunk)
+
+    def _readable(self, indices: np.ndarray) -> np.ndarray:
+        images = images_in(self._taken(self._image, indices))
+        return images.have_bytes(np.arange(len(indices)))
 
     def _pin(
         self, indices: np.ndarray, *, urgency: float = 0.0, ahead: bool = False
@@ -217,7 +222,7 @@ class LanceStore(ColumnStore):
         assert isinstance(rows, bytes)
         indices = np.frombuffer(rows, np.int64)
         column = self._taken(name, indices)
-        images = images_in(column, name, self.path, lambda row: int(indices[row]))
+        images = images_in(column)
         return DecodedColumn(images, sum(buffer.nbytes for buffer in images.buffers))
 
     def next_use(self, rows: int | bytes) -> float:

@@ -304,8 +304,7 @@ class LmdbWriter(PartialWriter):
         self._pending.append(batch)
         self._columns.append(columns)
         self._pending_nbytes += sum(map(len, batch.data))
-        pending = sum(map(len, self._columns))
-        if self._pending_nbytes >= _FLUSH_NBYTES or pending >= _FLUSH_RECORDS:
+        if self._pending_nbytes >= _FLUSH_NBYTES or self._pending_records >= _FLUSH_RECORDS:
             self.sync()
 
     def sync(self) -> None:

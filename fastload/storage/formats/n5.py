@@ -311,6 +311,6 @@ FORMAT = Format(
     open=functools.partial(TableStore, read=read_n5),
     writer=N5Writer,
     folders=True,
-    options=frozenset({"blocks"}),
+    options=frozenset({"shards"}),
     pixels="only",
 )

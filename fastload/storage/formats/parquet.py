@@ -179,8 +179,7 @@ class ParquetFiles:
         column = self.read(name, [group])
         if name != self.image:
             return DecodedColumn(column, column.nbytes)
-        path, first = self.paths[int(self.file[group])], int(self.first[group])
-        images = images_in(column, name, path, lambda row: first + row)
+        images = images_in(column)
         return DecodedColumn(images, sum(buffer.nbytes for buffer in images.buffers))
 
     def read(self, name: str, groups: Sequence[int]) -> pa.ChunkedArray:
@@ -402,7 +401,8 @@ class ParquetStore(ColumnStore):
                 for group in itertools.islice(wanted, _row_groups.THREADS - len(begun)):
                     begun.append(self._pin(self._image, group))
                 images: ImagePlaces = self._groups.wait(begun[0])
-                its = rows[mine]
+                its, path = rows[mine], self.shown(int(self._parquet.file[groups[mine[0]]]))
+                images.check_bytes(its, indices[mine], self._image, path)
                 if self._groups.roomy() or len(its) * _FEWEST > len(images.file):
                     file[mine] = -1 - len(memory) - images.file[its]
                     offset[mine], nbytes[mine] = images.offset[its], images.nbytes[its]
@@ -484,30 +484,14 @@ class ParquetStore(ColumnStore):
             "seed, or pack it (`fastload pack`)"
         )
 
-    def _headers(self, indices: np.ndarray) -> Spans:
-        groups, _ = self._located(indices)
-        try:
-            return self.spans(indices)
-        except StoreError:
-            good = np.isin(
-                groups, [group for group in np.unique(groups).tolist() if self._readable(group)]
-            )
-        spans = self.spans(indices[good])
-        # Where a row group is damaged: no bytes, after the others.
-        memory = [*(spans.memory or ()), np.zeros(1, np.uint8)]
-        file = np.full(len(indices), -len(memory), np.int32)
-        offset, nbytes = np.zeros(len(indices), np.int64), np.zeros(len(indices), np.int64)
-        file[good], offset[good], nbytes[good] = spans.file, spans.offset, spans.nbytes
-        return Spans(file=file, offset=offset, nbytes=nbytes, held=spans.held, memory=memory)
-
-    def _readable(self, group: int) -> bool:
-        """Whether a row group can be decoded; ``spans`` says what is wrong with it."""
-        try:
-            with self._pinned(self._image, group) as chunk:
-                self._groups.wait(chunk)
-        except StoreError:
-            return False
-        return True
+    def _readable(self, indices: np.ndarray) -> np.ndarray:
+        groups, rows = self._located(indices)
+        good = np.zeros(len(rows), bool)
+        for group in np.unique(groups).tolist():
+            mine = groups == group
+            with contextlib.suppress(StoreError), self._pinned(self._image, group) as chunk:
+                good[mine] = self._groups.wait(chunk).have_bytes(rows[mine])
+        return good
 
     def close(self) -> None:
         self._groups.drop(self._parquet)

@@ -38,9 +38,8 @@ from .._mapped import MappedColumns
 from .._read import open_regular, read_places
 from ..base import Spans
 from ..registry import Format
-from ..stream import read_stream
 from ..table import Indirect, Table, TableStore, constant
-from ._array_shards import scan_shards
+from ._array_shards import apart, array_writer, read_shards
 from ._array_writer import ArrayWriter, to_json
 from ._image_table import (
     CLASSES,
@@ -328,7 +327,7 @@ _DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
 def read_pth(path: str) -> Table:
     """The table of a .pth file with a uint8 tensor of images, or of shards."""
     if not os.path.exists(path):
-        return read_stream(path, NAME, scan=functools.partial(scan_shards, read_pth))
+        return read_shards(path, NAME, read_pth)
     file = PthFile(path)
     content = _content(file)
     name = first_of(IMAGES, content)
@@ -553,7 +552,8 @@ FORMAT = Format(
     title="torch.save",
     suffixes=(".pth",),
     open=functools.partial(TableStore, read=read_pth),
-    writer=PthWriter,
+    writer=functools.partial(array_writer, PthWriter),
     options=frozenset({"shards"}),
     pixels="only",
+    apart=apart(PthWriter),
 )

@@ -32,7 +32,7 @@ from .._fields import Blobs, FieldColumn, field_column, label_column
 from .._mapped import Mapped, MappedFiles, map_file
 from .._read import open_regular
 from ..base import ENCODED, Batch, Fetch, Store
-from ..registry import Format
+from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Framing, Table, TableStore
 
@@ -98,26 +98,30 @@ def join(data: Mapped, parts: list[tuple[int, int]]) -> bytes:
 
 def pieces_at(data: Mapped, at: int, path: str, record: int) -> list[tuple[int, int]]:
     """Offset and length of the data of each piece of the record that starts at ``at``."""
-    places = frames(data, path, at=at, first=record, most=1).split.get(record)
-    if places is None:
-        raise _bad("expected a record of several pieces, found one piece", path, record, at)
+    places: list[tuple[int, int]] = []
+    part = _FIRST
+    while part != _LAST:
+        if len(data) - at < HEAD:
+            raise _bad("the file is truncated in a record of several pieces", path, record, at)
+        magic, word = _HEAD.unpack_from(data, at)
+        length, part = word & MAX_NBYTES, word >> 29
+        expected = (_MIDDLE, _LAST) if places else (_FIRST,)
+        if magic != MAGIC or part not in expected or length > len(data) - at - HEAD:
+            raise _bad("expected a piece of a record, found other bytes", path, record, at)
+        places.append((at + HEAD, length))
+        at += HEAD + length + (-length & 3)
     return places
 
 
-def frames(
-    data: Mapped | memoryview, path: str, *, at: int = 0, first: int = 0, most: int = 1 << 62
-) -> Frames:
-    """Where every record of a whole file lies, or of whole frames of one.
-
-    At most the ``most`` records from ``at`` on; ``first``: the number of the first of them.
-    """
+def frames(data: Mapped | memoryview, path: str) -> Frames:
+    """Where every record of a whole file lies, or of whole frames of one."""
     begin: list[int] = []
     lengths: list[int] = []
     split: dict[int, list[tuple[int, int]]] = {}
-    end, unpack = len(data), _HEAD.unpack_from
+    at, end, unpack = 0, len(data), _HEAD.unpack_from
     inside = False  # between the first and the last piece of a record
-    while at < end and (len(begin) < most or inside):
-        record = first + len(begin) - inside
+    while at < end:
+        record = len(begin) - inside
         if end - at < HEAD:
             raise _bad(f"the file is truncated: expected {HEAD} bytes, found {end - at}", path,
                        record, at)  # fmt: skip
@@ -143,7 +147,7 @@ def frames(
         at += HEAD + length + (-length & 3)
     if inside:
         raise _bad("the file is truncated: expected the last piece of a record, found none", path,
-                   first + len(begin) - 1, begin[-1])  # fmt: skip
+                   len(begin) - 1, begin[-1])  # fmt: skip
     frame = np.array(begin, np.int64)
     return Frames(frame=frame, offset=frame + HEAD, nbytes=np.array(lengths, np.int64), split=split)
 
@@ -194,7 +198,6 @@ NAME = "recordio"
 # Marks in ``id2`` of a file's first record: it was written with a sidecar, as a whole store or as a
 # shard.
 STORE_ID2, SHARD_ID2, MARK_ID2 = 0xFA50 << 48, 0xFA60 << 48, 0xFFF0 << 48
-_MARKS = {STORE: STORE_ID2, SHARD: SHARD_ID2}
 SPLIT = 1  # added to the (even) offset of a record in several pieces, which has no single span
 
 
@@ -383,8 +386,8 @@ def _joined(table: Table, need: Fetch | None) -> Table:
 def _mark_of(begin: bytes) -> bytes | None:
     if len(begin) < HEAD + _HEADERS.size:
         return None
-    found = _HEADERS.unpack_from(begin, HEAD)[3] & MARK_ID2
-    return next((what for what, mark in _MARKS.items() if mark == found), None)
+    marks = {STORE_ID2: STORE, SHARD_ID2: SHARD}
+    return marks.get(_HEADERS.unpack_from(begin, HEAD)[3] & MARK_ID2)
 
 
 class RecordIOWriter(StreamWriter):
@@ -392,7 +395,7 @@ class RecordIOWriter(StreamWriter):
 
     format = NAME
 
-    def _add_some(self, batch: Batch, columns: Columns, most: int | None) -> int:
+    def extend(self, batch: Batch) -> None:
         headers = self._headers(self.next_index, batch)
         split = [
             i
@@ -408,7 +411,7 @@ class RecordIOWriter(StreamWriter):
                 data[i] = self._split[i][SPLIT : SPLIT + len(data[i])]
             batch = dataclasses.replace(batch, data=data)
         self._heads = headers
-        return super()._add_some(batch, columns, most)
+        super().extend(batch)
 
     def _headers(self, first: int, batch: Batch) -> list[bytes]:
         """The header of each record, with its labels as float32; the sidecar has them exactly."""
@@ -418,8 +421,8 @@ class RecordIOWriter(StreamWriter):
         ids = range(first, first + count)
         kinds, sizes = batch.kinds.tolist(), batch.sizes.tolist()
         id2 = [pack_id2(k, *wh) for k, wh in zip(kinds, sizes)]
-        if first == 0:
-            id2[0] |= _MARKS[self.mark]
+        if first == 0 and id2:
+            id2[0] |= SHARD_ID2 if self._sharded else STORE_ID2
         if floats.ndim == 1:
             rows = zip(floats.tolist(), ids, id2)
             headers = [_HEADERS.pack(0, label, number, other) for label, number, other in rows]
@@ -429,7 +432,7 @@ class RecordIOWriter(StreamWriter):
                 _HEADERS.pack(width, 0.0, number, other) + row.tobytes()
                 for row, number, other in zip(floats, ids, id2)
             ]
-        longest = max(map(len, batch.data)) + len(headers[0])
+        longest = max(map(len, batch.data), default=0) + len(headers[0] if headers else b"")
         if longest > MAX_NBYTES:
             raise UsageError(
                 f"expected records of at most {MAX_NBYTES} bytes with their headers, as RecordIO "
@@ -456,8 +459,8 @@ class RecordIOWriter(StreamWriter):
         """.idx: id, offset. .lst: id, labels, key. Columns are separated by tabs."""
         assert records.places is not None  # a stream's records have them
         stem = os.path.splitext(name)[0]
-        numbers = range(self.first_index, self.first_index + len(records))
-        begin = records.places[:, 0].tolist()
+        numbers = self._ids(records)
+        begin = records.places[:, 1].tolist()
         index = [b"%d\t%d\n" % line for line in zip(numbers, begin)]
         labels = np.zeros(len(records)) if records.labels is None else records.labels
         rows = (labels if labels.ndim == 2 else labels[:, None]).tolist()
@@ -467,6 +470,14 @@ class RecordIOWriter(StreamWriter):
             for number, row, key in zip(numbers, rows, keys)
         ]
         return {f"{stem}.idx": b"".join(index), f"{stem}.lst": b"".join(lines)}
+
+    def _ids(self, records: Columns) -> range:
+        """Indices in the store of the records of one file; called for the files in order."""
+        first = self._listed + (0 if self._apart is None else self._apart.first)
+        self._listed += len(records)
+        return range(first, first + len(records))
+
+    _listed = 0
 
 
 def _one_line(key: bytes) -> bytes:
@@ -482,5 +493,6 @@ FORMAT = Format(
     writer=RecordIOWriter,
     options=frozenset({"shards"}),
     ranged=_open_ranged,
+    apart=Apart(writer=RecordIOWriter, name=RecordIOWriter.shard_name),
     companions=("{stem}.idx", "{stem}.lst"),
 )

@@ -44,7 +44,7 @@ from .._probe import image_format
 from .._read import part_of, read_places
 from ..base import DCT, ENCODED, RAW, Batch, Spans
 from ..folder import IMAGE_SUFFIXES, SPLITS
-from ..registry import Format
+from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Framing, Table, TableStore
 
@@ -480,7 +480,7 @@ class TarWriter(StreamWriter):
             own = b".%s" % _image_ending(data, kinds[i])
             parts.append(header(name + own, len(data)))
             if first + i == 0:
-                parts[0] = owned(parts[0], _USER, self.mark)
+                parts[0] = owned(parts[0], _USER, SHARD if self._sharded else STORE)
             before.append(b"".join(parts))
             after.append(bytes(-len(data) % BLOCK))
         return before, after
@@ -542,4 +542,5 @@ FORMAT = Format(
     writer=TarWriter,
     options=frozenset({"shards"}),
     ranged=functools.partial(open_ranged, format=NAME, read=read_tar),
+    apart=Apart(writer=TarWriter, name=TarWriter.shard_name),
 )

@@ -33,7 +33,7 @@ from .._fields import (
 from .._mapped import Mapped, MappedFiles
 from .._probe import image_format
 from ..base import DCT, ENCODED, RAW, Batch
-from ..registry import Format
+from ..registry import Apart, Format
 from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Framing, Table, TableStore
 from . import _example
@@ -355,7 +355,7 @@ class TFRecordWriter(StreamWriter):
             features = b"".join(parts)
             example = _message(len(features) + len(data)) + features
             if first + i == 0:
-                example = _MARKS[self.mark] + example
+                example = _MARKS[SHARD if self._sharded else STORE] + example
             before.append(_head(len(example) + len(data)) + example)
             crc = crc32c(data, crc32c(example))
             after.append(masked(crc).to_bytes(TAIL, "little"))
@@ -381,7 +381,7 @@ class TFRecordWriter(StreamWriter):
     def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:
         """The index that tfrecord2idx writes: offset and length of each record, one per line."""
         assert records.places is not None  # a stream's records have them
-        begin, end = records.places[:, 0].tolist(), records.places[:, 2].tolist()
+        begin, end = records.places[:, 1].tolist(), records.places[:, 3].tolist()
         lines = [b"%d %d\n" % (a, b - a) for a, b in zip(begin, end)]
         return {f"{name}.idx": b"".join(lines)}
 
@@ -451,4 +451,5 @@ FORMAT = Format(
     options=frozenset({"shards"}),
     ranged=functools.partial(open_ranged, format=NAME, read=read_tfrecord),
     companions=("{path}.idx",),
+    apart=Apart(writer=TFRecordWriter, name=TFRecordWriter.shard_name),
 )

@@ -413,6 +413,6 @@ FORMAT = Format(
     open=functools.partial(TableStore, read=read_zarr),
     writer=ZarrWriter,
     folders=True,
-    options=frozenset({"blocks"}),
+    options=frozenset({"shards"}),
     pixels="only",
 )

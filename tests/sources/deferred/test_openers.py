@@ -9,6 +9,7 @@ import sys
 import tarfile
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -399,6 +400,19 @@ def test_a_header_of_which_pillow_warns_is_opened_by_pillow(tmp_path: Path) -> N
     with image:
         assert caught
         assert not isinstance(image, DeferredImage)
+
+
+def test_a_png_that_claims_to_be_an_animation_warns_once(tmp_path: Path) -> None:
+    picture().save(tmp_path / "x.png")
+    data = (tmp_path / "x.png").read_bytes()
+    chunk = b"acTL" + bytes(8)  # of no frames
+    chunk = bytes([0, 0, 0, 8]) + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    (tmp_path / "x.png").write_bytes(data[:33] + chunk + data[33:])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with switch.deferring(), Image.open(tmp_path / "x.png") as image:
+            assert np.array_equal(np.asarray(image.convert("RGB")), np.asarray(picture()))
+    assert [str(one.message).split(",")[0] for one in caught] == ["Invalid APNG"]
 
 
 @pytest.mark.parametrize("change", ["rewrite", "touch", "remove", "replace"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,9 @@ CHAINS: dict[str, list[Any]] = {
                       v2.Resize((33, 30)), v2.CenterCrop(28), v2.ColorJitter(contrast=(0.0, 2.0))],
     "small": [v2.ToImage(), v2.CenterCrop(40), v2.RandomCrop(40, padding=4, fill=9),
               v2.RandomCrop((40, 30)), v2.RandomVerticalFlip(), *FINISH],
+    "images": [v2.RandomCrop(52, padding=(1, 2, 3, 9)), v2.RandomVerticalFlip(), v2.Resize(50),
+               v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8), v2.CenterCrop((38, 30)),
+               v1.Resize((36, 33)), v1.CenterCrop(29), v2.ToImage(), *FINISH],
     "v1": [v1.ToTensor(), v1.RandomCrop(32), v1.RandomHorizontalFlip(), v1.RandomVerticalFlip(),
            v1.Normalize(shapes.MEAN, shapes.STD), v1.RandomErasing(p=1.0)],
     "padded": [v2.ToImage(), v2.RandomCrop(60, padding=4, pad_if_needed=True), v2.Pad(2, fill=7),
@@ -189,6 +192,71 @@ def test_random_chains_of_v2_give_what_they_give_on_real_images(photos: list[Pat
 
 
 CHANGES = [v2.Normalize(shapes.MEAN, shapes.STD, inplace=True)]
+
+
+def _set(transform: Any, **attributes: Any) -> Any:
+    for name, value in attributes.items():
+        setattr(transform, name, value)
+    return transform
+
+
+SETTINGS: dict[str, list[Any]] = {
+    "negative padding": [v2.RandomCrop(20, padding=-3)],
+    "no padding": [v2.RandomCrop(20, padding=(0, 0)), _zeroed],
+    "no padding, and of the same size": [v2.CenterCrop(30), v2.RandomCrop(30, (0, 0)), _zeroed],
+    "fill changed": [_set(v2.RandomCrop(30, padding=20, fill=3), fill=200)],
+    "fill's values changed": [_set(v2.RandomCrop(30, padding=20), _fill={"others": 9})],
+    "fill by type": [v2.RandomCrop(60, padding=20, fill={tv_tensors.Image: 3, "others": 4})],
+    "as it is": [v2.ToPureTensor(), lambda x: _zeroed(F2.posterize(x, 8))],
+    "too thin": [v2.ToPureTensor(), v2.CenterCrop((2, 9)), v2.RandomAdjustSharpness(0.3, p=1.0)],
+    "a filter's name": [lambda x: F2.rotate(x, 30, "nearest")],
+    "a filter's number": [lambda x: F2.affine(x, 30, [0, 0], 1.0, [0, 0], 2)],
+    "a large number": [lambda x: F2.rotate(x, 10**400) if isinstance(x, torch.Tensor) else x],
+    "a negative zero": [FINISH[0], lambda x: F.pad(F.pad(x, 1), 1, -0.0)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("begin", [[v2.ToImage()], []], ids=["tensor", "image"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_unusual_settings_do_what_they_do_to_real_images(
+    photos: list[Path], name: str, begin: list[Any]
+) -> None:
+    outcomes = []
+    for deferring in (False, True):
+        kept: list[Any] = []
+        watch = functools.partial(_kept, kept=kept)
+        chain = v2.Compose([one for step in (*begin, *SETTINGS[name]) for one in (step, watch)])
+        with switch.deferring() if deferring else contextlib.nullcontext():
+            outcomes.append(_outcome(chain, opened(photos[0]), 1, kept))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    "call", [lambda x: F2.rotate(x, 33), lambda x: F2.adjust_sharpness(x, 0.3)]
+)
+def test_autocast_is_torchs(photos: list[Path], call: Callable[[Any], Any]) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = call(F2.to_image(opened(photos[0])))
+        with switch.deferring():
+            found = call(F2.to_image(opened(photos[0])))
+    assert torch.equal(made(found) if isinstance(found, DeferredTensor) else found, expected)
+
+
+@pytest.fixture
+def in_bfloat16() -> Iterator[None]:
+    """A program that lets torch multiply in bfloat16."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("in_bfloat16")
+def test_a_map_is_torchs_at_any_precision_of_its_products(photos: list[Path]) -> None:
+    expected = F2.rotate(F2.to_image(opened(photos[0])), 33)
+    with switch.deferring():
+        found = F2.rotate(F2.to_image(opened(photos[0])), 33)
+    assert torch.equal(made(found) if isinstance(found, DeferredTensor) else found, expected)
 
 
 @pytest.mark.parametrize(

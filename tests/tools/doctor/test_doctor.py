@@ -12,7 +12,7 @@ import warm
 from bench import synthetic
 from fastload._tools.doctor import Diagnosis, examine
 from fastload.cli import main
-from fastload.errors import ScriptError, UsageError
+from fastload.errors import ScriptError
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PLANTED = sorted(
@@ -112,7 +112,7 @@ def test_scripts_that_fail_or_train_nothing_are_said(tmp_path: Path) -> None:
     idle.write_text("print('nothing to do')")
     with pytest.raises(ScriptError, match="no training loop"):
         examine(idle)
-    with pytest.raises(UsageError, match="found no such file"):
+    with pytest.raises(ScriptError, match="found no such file"):
         examine(tmp_path / "absent.py")
 
 
@@ -225,9 +225,9 @@ def test_a_script_that_fails_is_status_1_and_a_wrong_command_line_2(
     assert status == 1 and json.loads(out)["error"]["type"] == "ScriptError"
     status, _, err = run(capfd, "--epochs", 2, script)
     assert status == 2 and "No such option" in err and "--epochs" in err
-    assert run(capfd, tmp_path / "absent.py")[0] == 2
+    assert run(capfd, tmp_path / "absent.py")[0] == 1
     help_ = " ".join(run(capfd, "--help")[1].split())
-    assert "1 the script failed" in help_ and "2 an error in the command line" in help_
+    assert "1 the script is missing, failed" in help_ and "2 an error in the command line" in help_
 
 
 def test_options_of_doctor_s_own_that_the_script_gets_are_said(

@@ -198,6 +198,9 @@ def _composed(call: Function, given: Given) -> Any:
         [
             transforms.RandomCrop(8, padding=2),
             transforms.RandomHorizontalFlip(),
+            transforms.RandomVerticalFlip(),
+            transforms.Resize(9),
+            transforms.CenterCrop((7, 8)),
             transforms.ColorJitter((0.6, 1.4), (0.0, 2.0), (0.3, 0.3), (-0.1, 0.1)),
             transforms.RandomApply([transforms.ColorJitter(contrast=0.5, hue=(0.0, 0.5))]),
             transforms.ToTensor(),

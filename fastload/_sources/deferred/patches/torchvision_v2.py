@@ -6,6 +6,7 @@ by our types, and stay there.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -167,11 +168,10 @@ def _on_real_images(name: str, kernel: Function) -> Function:
     """A kernel that is not recorded: it gets the real image, and makes others like that."""
 
     def on_real_image(image: Any, *args: Any, **kwargs: Any) -> Any:
-        if not pending(image):
-            return kernel(image.materialise(), *args, **kwargs)
-        with cause(f"v2.functional.{name}"):
+        with cause(f"v2.functional.{name}") if pending(image) else contextlib.nullcontext():
             real = image.materialise()
-        return kernel(real, *args, **kwargs)
+        made = kernel(real, *args, **kwargs)
+        return image if made is real else made
 
     return on_real_image
 
@@ -201,18 +201,26 @@ def _composed(call: Function, given: Given) -> Any:
     """What every step of a Compose makes, with either outcome of those that are drawn."""
     end = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5, 0.4, 0.3], [0.2] * 3)]
     moved = [v2.RandomResizedCrop((6, 5), antialias=True), v2.RandomHorizontalFlip()]
-    jitter = v2.ColorJitter((0.6, 1.4), (0.0, 2.0), (0.3, 1.7), (-0.5, 0.5))
-    others = [v2.RandomCrop((4, 6), padding=2), v2.RandomVerticalFlip(), jitter]
-    others += [v2.RandomApply([v2.ColorJitter(contrast=0.5, hue=(0.0, 0.5))])]
+    colors = [v2.ColorJitter(0.4, 0.4, 0.4, 0.1)]
     chains = (
         [v2.ToImage(), *moved, *end],
         [*moved, v2.ToImage(), *end, v2.ToPureTensor()],
         [v2.ToImage(), v2.Resize(8, antialias=True), v2.CenterCrop((7, 6)), *end],
-        [v2.ToImage(), *others],
-        [*others, v2.ToImage()],
+        [v2.ToImage(), v2.RandomCrop((7, 6), (2, 3), fill=9), v2.RandomVerticalFlip(), *colors],
+        [v2.RandomVerticalFlip(), *colors, v2.ToImage()],
     )
     images = [given.image, *map(given.image.resize, SIZES)]
-    return [call(v2.Compose(chain), image) for chain in chains for image in images]
+    drawn = [
+        v2.RandomCrop(8, padding=2),
+        v2.RandomVerticalFlip(),
+        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
+    ]
+    others = (
+        [*drawn, v2.Resize(9), v2.CenterCrop((7, 6)), v2.ToImage(), *end],
+        [v2.ToImage(), *drawn, *end],
+    )
+    made = [call(v2.Compose(chain), image) for chain in chains for image in images]
+    return [*made, *(call(v2.Compose(chain), image) for chain in others for image in images[:2])]
 
 
 _CPU_V2: Final = "v2's crop and flip of 32x32: 81 us of CPU to record a sample, 105 without it"
