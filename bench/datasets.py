@@ -271,7 +271,7 @@ def small_transform(side: int = 32) -> Any:
 
 
 @functools.cache
-def v2_transform(side: int = 224) -> Any:
+def v2_transform(side: int = 224, colors: float = 0.0) -> Any:
     """The recipe that torchvision's documentation shows for v2: a tensor first."""
     from torchvision.transforms import v2
 
@@ -280,6 +280,7 @@ def v2_transform(side: int = 224) -> Any:
             v2.ToImage(),
             v2.RandomResizedCrop(side, antialias=True),
             v2.RandomHorizontalFlip(),
+            *([v2.ColorJitter(colors, colors, colors, colors / 4)] if colors else []),
             v2.ToDtype(torch.float32, scale=True),
             v2.Normalize(MEAN, STD),
         ]

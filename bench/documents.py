@@ -250,6 +250,7 @@ def buckets(rows: Sequence[Row]) -> str:
 _DEFERRED = {
     "train": "photos to 224x224: random crop and flip (`train`)",
     "v2": "photos to 224x224 by torchvision's v2, from `ToImage` on (`v2`)",
+    "v2-colors": "the same with `ColorJitter` (`v2-colors`)",
     "new-workers": "`train` with new workers in each epoch (`new-workers`)",
     "stream": "`train` from an IterableDataset (`stream`)",
     "two-views": "two views of each photo (`two-views`)",

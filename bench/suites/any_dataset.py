@@ -107,6 +107,9 @@ _OWN = {
         Configuration("pil", _files(own.Photos)),
         Configuration("train", _files(_trained, 700)),
         Configuration("v2", _files(lambda files: own.Trained(files, own.v2_transform()), 700)),
+        Configuration(
+            "v2-colors", _files(lambda files: own.Trained(files, own.v2_transform(224, 0.4)))
+        ),
         Configuration("new-workers", _files(_trained, 700), persistent=False),
         Configuration(
             "stream", _files(lambda files: Stream(_trained(files)), 700), more=lambda dataset: {}
