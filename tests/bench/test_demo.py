@@ -128,5 +128,5 @@ def test_only_broken_images_is_a_clear_error(tmp_path: Path, scratch: Path) -> N
     (folder / "broken.jpg").write_bytes(b"not a JPEG")
     done = demo("--images", tmp_path)
     assert done.exit_code == 1
-    assert "it is no image" in done.output and "broken.jpg" in done.output
+    assert "expected an image, found" in done.output and "broken.jpg" in done.output
     assert not list(scratch.iterdir())
