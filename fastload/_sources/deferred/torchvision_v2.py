@@ -117,7 +117,7 @@ def _levels_resized(layout: Layout, gaps: bool, w: int, h: int, name: str) -> Op
     return "resize_levels", w, h, name, contiguous
 
 
-def recolored(memory: Memory, name: str, values: tuple[Any, ...]) -> Memory | None:
+def recolored(memory: Memory, *values: Any, name: str) -> Memory | None:
     """Levels after an operation on them; None: it is not recorded."""
     if not holds_levels(memory) or not _TAKEN[name](memory.size, *values):
         return None

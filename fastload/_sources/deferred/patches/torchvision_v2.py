@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -108,16 +109,19 @@ def _to_dtype_by_type(original: Function) -> Function:
     return transform
 
 
+def _recorded(image: Any, record: Function, otherwise: Function, given: tuple[Any, ...]) -> Any:
+    made = record(image._memory, *given) if pending(image) else None
+    return otherwise(image, *given) if made is None else like(image, made, marked=True)
+
+
 def _recolored(name: str, operation: str) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         otherwise = _on_real_images(name, original)
+        record = functools.partial(torchvision_v2.recolored, name=operation)
 
         def recolor(image: Any, *args: Any, **kwargs: Any) -> Any:
-            made = None
-            if pending(image):
-                given = (*args, *kwargs.values())  # one at most
-                made = torchvision_v2.recolored(image._memory, operation, given)
-            return otherwise(image, *args, **kwargs) if made is None else like(image, made, True)
+            given = (*args, *kwargs.values())  # one at most
+            return _recorded(image, record, otherwise, given)
 
         return recolor
 
@@ -137,10 +141,8 @@ def _affine(original: Function) -> Function:
         fill: Any = None,
         center: Any = None,
     ) -> Any:
-        made, given = None, (angle, translate, scale, shear, interpolation, fill, center)
-        if pending(image):
-            made = torchvision_v2.mapped(image._memory, *given)
-        return otherwise(image, *given) if made is None else like(image, made, marked=True)
+        given = angle, translate, scale, shear, interpolation, fill, center
+        return _recorded(image, torchvision_v2.mapped, otherwise, given)
 
     return affine
 
@@ -156,10 +158,8 @@ def _rotate(original: Function) -> Function:
         center: Any = None,
         fill: Any = None,
     ) -> Any:
-        made, given = None, (angle, interpolation, expand, center, fill)
-        if pending(image):
-            made = torchvision_v2.rotated(image._memory, *given)
-        return otherwise(image, *given) if made is None else like(image, made, marked=True)
+        given = angle, interpolation, expand, center, fill
+        return _recorded(image, torchvision_v2.rotated, otherwise, given)
 
     return rotate
 
@@ -201,26 +201,22 @@ def _composed(call: Function, given: Given) -> Any:
     """What every step of a Compose makes, with either outcome of those that are drawn."""
     end = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5, 0.4, 0.3], [0.2] * 3)]
     moved = [v2.RandomResizedCrop((6, 5), antialias=True), v2.RandomHorizontalFlip()]
-    colors = [v2.ColorJitter(0.4, 0.4, 0.4, 0.1)]
+    jitter = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
+    drawn = [
+        v2.RandomCrop((7, 6), (2, 3), fill=9),
+        v2.RandomVerticalFlip(),
+        v2.RandomApply([jitter]),
+        jitter,
+    ]
     chains = (
         [v2.ToImage(), *moved, *end],
         [*moved, v2.ToImage(), *end, v2.ToPureTensor()],
         [v2.ToImage(), v2.Resize(8, antialias=True), v2.CenterCrop((7, 6)), *end],
-        [v2.ToImage(), v2.RandomCrop((7, 6), (2, 3), fill=9), v2.RandomVerticalFlip(), *colors],
-        [v2.RandomVerticalFlip(), *colors, v2.ToImage()],
+        [v2.ToImage(), *drawn, *end],
+        [*drawn, v2.Resize(9), v2.CenterCrop((7, 6)), v2.ToImage()],
     )
     images = [given.image, *map(given.image.resize, SIZES)]
-    drawn = [
-        v2.RandomCrop(8, padding=2),
-        v2.RandomVerticalFlip(),
-        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
-    ]
-    others = (
-        [*drawn, v2.Resize(9), v2.CenterCrop((7, 6)), v2.ToImage(), *end],
-        [v2.ToImage(), *drawn, *end],
-    )
-    made = [call(v2.Compose(chain), image) for chain in chains for image in images]
-    return [*made, *(call(v2.Compose(chain), image) for chain in others for image in images[:2])]
+    return [call(v2.Compose(chain), image) for chain in chains for image in images]
 
 
 _CPU_V2: Final = "v2's crop and flip of 32x32: 81 us of CPU to record a sample, 105 without it"
