@@ -33,7 +33,7 @@ from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._sidecar import is_manifest
 from ..storage.folder import is_image
 from ..storage.remote.options import RemoteOptions
-from ..storage.remote.service import what_to_check
+from ..storage.remote.service import OBSTORE, what_to_check
 from ..storage.remote.store import RemoteStore
 from ..storage.remote.urls import RemoteUrl, redacted
 from . import _split
@@ -306,7 +306,8 @@ def _pack_and_upload(
                 entry = _entry(folder, name)
                 if entry in (uploaded or ()):
                     continue
-                system.makedirs(os.path.dirname(f"{parent}/{name}"), exist_ok=True)
+                if RemoteUrl(url).scheme not in OBSTORE:  # no folders there; s3fs makes buckets
+                    system.makedirs(os.path.dirname(f"{parent}/{name}"), exist_ok=True)
                 system.put_file(os.path.join(folder, name), f"{parent}/{name}")
                 journal.write(json.dumps(entry) + "\n")
                 journal.flush()
@@ -319,10 +320,25 @@ def _pack_and_upload(
 def _refuse_existing(
     parts: Sequence[tuple[str, str]], system: fsspec.AbstractFileSystem, options: RemoteOptions
 ) -> None:
-    """Raise UsageError if something is at one of ``parts``: (URL, path in ``system``)."""
+    """Raise UsageError if something is at one of ``parts``: (URL, path in ``system``).
+
+    StoreNotFoundError if its bucket is not there.
+    """
     for url, path in parts:
         with asking(url, "it cannot be written", options):
             system.invalidate_cache()
+            bucket = path.split("/")[0]
+            if RemoteUrl(url).scheme in OBSTORE and not system.exists(bucket):
+                try:
+                    system.ls(bucket)  # says whether it is missing, or this user may not look
+                except FileNotFoundError as error:
+                    raise StoreNotFoundError(
+                        f"expected an existing bucket, found no {bucket!r}: create it, or correct "
+                        "the URL",
+                        path=url,
+                    ) from error
+                except PermissionError:
+                    pass  # to upload may be all that is allowed
             exists = system.exists(path) or system.exists(path + SIDECAR)
         if exists:  # also what is left of an upload that another machine began
             raise UsageError(f"{url!r} exists: delete it or choose another name")

@@ -17,7 +17,7 @@ import pytest
 
 from fastload.converters import _url_shards, pack
 from fastload.converters._url_shards import UrlShardSet
-from fastload.errors import StoreError, UsageError
+from fastload.errors import StoreError, StoreNotFoundError, UsageError
 from fastload.storage import open_store
 from fastload.storage._shards import ShardStart
 from fastload.storage.remote.options import RemoteOptions
@@ -109,6 +109,15 @@ def test_the_objects_are_the_files_of_one_machine(
         assert vars(other) == {**vars(one), "path": other.path}
     with pytest.raises(UsageError, match="exists"):
         pack(images, f"s3://bucket/{folder}/{name}", ray="local", **options)
+
+
+def test_a_bucket_that_does_not_exist_is_named_and_not_made(bucket: Any, images: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match="an existing bucket, found no 'buckt': create it"):
+        pack(images, "s3://buckt/a.lmdb")
+    with pytest.raises(StoreError, match="The specified bucket does not exist"):
+        UrlShardSet("s3://buckt/a.tar", {}, RemoteOptions())
+    bucket.invalidate_cache()
+    assert bucket.ls("") == ["bucket"]
 
 
 def test_a_folder_in_a_bucket_becomes_a_store_in_a_bucket(
