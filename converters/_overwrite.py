@@ -241,9 +241,10 @@ def _locked(path: str) -> Iterator[None]:
                 ) from error
             except OSError as error:
                 os.remove(name)
-                raise UsageError(
-                    f"{path!r} has to be locked while it is replaced, and its file system cannot "
-                    f"do that ({error.strerror}): work on a copy elsewhere"
+                raise StoreError(
+                    "it has to be locked while it is replaced, and its file system cannot do that "
+                    f"({error.strerror}): work on a copy elsewhere",
+                    path=path,
                 ) from error
             if os.path.exists(name) and os.path.samestat(os.fstat(lock), os.stat(name)):
                 try:

@@ -17,7 +17,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 
-from ..errors import UsageError
+from ..errors import StoreError, UsageError
 
 _STAGING = re.compile(r"fastload-\d+-[0-9a-f]{16}")
 
@@ -50,6 +50,13 @@ def _lock(folder: str) -> int:
     except (_Taken, BlockingIOError, FileNotFoundError) as error:
         os.close(descriptor)
         raise _Taken from error
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(
+            "this temporary folder has to be locked, and its file system cannot do that "
+            f"({error.strerror}): set TMPDIR to a folder on another disk",
+            path=folder,
+        ) from error
     return descriptor
 
 
@@ -109,7 +116,7 @@ def _sweep(folder: str) -> None:
     """Delete ``folder`` unless a living process has it."""
     try:
         descriptor = _lock(folder)
-    except (_Taken, OSError):  # not a folder, or another user's
+    except (_Taken, StoreError, OSError):  # not a folder, or another user's
         return
     try:
         shutil.rmtree(folder)

@@ -144,9 +144,10 @@ class Partial:
         except OSError as error:
             os.close(lock)
             self._discard_empty()
-            raise UsageError(
-                f"{self.path!r} has to be locked while it is written, and its file system cannot "
-                f"do that ({error.strerror}): write it elsewhere, then move it there"
+            raise StoreError(
+                "it has to be locked while it is written, and its file system cannot do that "
+                f"({error.strerror}): write it elsewhere, then move it there",
+                path=self.path,
             ) from error
         try:  # its owner may have deleted the file that was opened here
             current = os.path.samestat(os.fstat(lock), os.stat(self.file("lock")))

@@ -404,10 +404,16 @@ def test_a_file_system_without_locks_is_not_called_another_process(
 
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", no_locks)
-        with pytest.raises(UsageError, match=r"file system cannot do that \(No locks available\)"):
+        with pytest.raises(StoreError, match=r"file system cannot do that \(No locks available\)"):
             pack(images, tmp_path / "a.lmdb", overwrite=True)
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "lockf", no_locks)
-        with pytest.raises(UsageError, match=r"file system cannot do that \(No locks available\)"):
+        with pytest.raises(StoreError, match=r"file system cannot do that \(No locks available\)"):
             pack(images, tmp_path / "b.lmdb")
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", no_locks)
+        with pytest.raises(
+            StoreError, match=r"cannot do that \(No locks.*: set TMPDIR to a folder"
+        ):
+            pack(images, "memory://bucket/b.lmdb")
     assert sorted(os.listdir(tmp_path)) == before

@@ -28,7 +28,7 @@ import struct
 import threading
 from collections.abc import Iterator
 
-from ...errors import UsageError
+from ...errors import StoreError
 from .._durable import remove
 
 FIRST_SLOT, LAST_SLOT = 2, 255
@@ -178,11 +178,12 @@ class Area:
         """Delete an object; who has its files open keeps them. In the mutex. Raises OSError."""
 
 
-def unusable(folder: str, error: OSError) -> UsageError:
-    """The error of a folder in which a file cannot be made."""
-    return UsageError(
-        f"cache_dir: {folder!r} cannot be used: {error.strerror}; free some of the disk, or choose "
-        "another folder"
+def unusable(folder: str, error: OSError) -> StoreError:
+    """The error of a folder in which a file cannot be made or locked."""
+    return StoreError(
+        f"the folder of the cache cannot be used: {error.strerror}; free some of the disk, or "
+        "choose another folder (cache_dir)",
+        path=folder,
     )
 
 
@@ -241,9 +242,10 @@ class DiskArea(Area):
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 return
-            raise UsageError(
-                f"cache_dir: the file system of {self.folder!r} cannot free parts of a file "
-                f"({error.strerror}): choose a folder on a local disk (ext4, xfs, btrfs, tmpfs)"
+            raise StoreError(
+                f"the file system of the cache cannot free parts of a file ({error.strerror}): "
+                "choose a folder on a local disk (ext4, xfs, btrfs, tmpfs) as cache_dir",
+                path=self.folder,
             ) from error
         finally:
             os.close(descriptor)
@@ -291,9 +293,10 @@ class DiskArea(Area):
                 os.pwrite(self._fd, b"\0", _TAKEN + slot)
                 fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _ALIVE + slot)
         if mine is None:
-            raise UsageError(
-                f"cache_dir: {LAST_SLOT - FIRST_SLOT + 1} processes use {self.folder!r} already: "
-                "choose another folder for some"
+            raise StoreError(
+                f"{LAST_SLOT - FIRST_SLOT + 1} processes use this cache already: choose another "
+                "folder for some (cache_dir)",
+                path=self.folder,
             )
         return mine
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import itertools
 import json
 import os
@@ -455,10 +457,22 @@ def test_a_fork_uses_what_is_cached_and_says_why_it_can_fetch_nothing(
     store.close()
 
 
-def test_a_folder_that_cannot_be_used_is_refused(many: ObjectServer, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_refused(
+    many: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UsageError, match="cache_dir"):
+    with pytest.raises(StoreError, match=r"file': the folder of the cache cannot be used: File ex"):
         remote(many, tmp_path / "file")
+
+    def no_locks(*arguments: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "lockf", no_locks)
+        with pytest.raises(
+            StoreError, match=r"cannot be used: No locks .*another folder \(cache_d"
+        ):
+            remote(many, tmp_path / "cache")
     with pytest.raises(UsageError, match="disk_limit: expected bytes"):
         RemoteOptions(disk_limit="much")
     for wrong in ("", "s3://bucket/cache", "a\0b", 3, b"cache"):

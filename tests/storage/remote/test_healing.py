@@ -18,7 +18,7 @@ import pytest
 
 import fastload._run.fetch_ahead as fetch_ahead_module
 from combinations import combinations
-from fastload import FastLoader, FastloadError, PackedDataset, StoreError, UsageError
+from fastload import FastLoader, FastloadError, PackedDataset, StoreError
 from fastload.errors import ChecksumError
 from fastload.storage import Store, open_store
 from fastload.storage.remote.area import DiskArea
@@ -318,7 +318,7 @@ def test_what_is_no_store_is_fetched_twice_and_is_an_error(
 def test_a_folder_of_somebody_else_is_refused(server: ObjectServer, cache: Path, name: str) -> None:
     cache.mkdir()
     (cache / name).write_text("somebody's")
-    with pytest.raises(UsageError, match=r"cache_dir.*choose another folder"):
+    with pytest.raises(StoreError, match=r"the cache cannot be used.*choose another folder"):
         loader(server, cache, "photos.lmdb")
     assert (cache / name).read_text() == "somebody's"
 
