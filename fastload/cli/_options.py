@@ -124,6 +124,11 @@ def of_images(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def progress(quiet: bool, as_json: bool) -> bool | None:
+    """Whether to show progress on stderr: beside JSON only on a terminal."""
+    return False if quiet else None if as_json else True
+
+
 def kept_for_json(as_json: bool) -> AbstractContextManager[object]:
     """Redirects what the user's modules print to stderr: stdout is for one JSON document."""
     return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()

@@ -33,5 +33,5 @@ def command(path: str, source: str, as_json: bool, quiet: bool, **options: Any) 
     from ..converters import append
 
     with _options.kept_for_json(as_json):
-        report = append(path, source, progress=not (quiet or as_json), **options)
+        report = append(path, source, progress=_options.progress(quiet, as_json), **options)
     pack.show(report, quiet=quiet, as_json=as_json)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .._base.import_object import import_object
-from .._base.progress_bar import Bar, bar
+from .._base.progress_bar import Bar, bar, wanted
 from .._base.whole_file import check_writable
 from ..errors import FastloadError
 from ..storage._local import is_url
@@ -100,7 +100,7 @@ def command(
     with _options.kept_for_json(as_json):
         path = os.path.exists(source) or is_url(source) or ":" not in source
         found = source if path else import_object(source)
-        with _spent(quiet=quiet) as progress:
+        with _spent(_options.progress(quiet, as_json)) as progress:
             tuning = autotune(
                 found,
                 transform=import_object(transform) if transform else None,
@@ -152,9 +152,9 @@ def _show(tuning: Tuning, *, concluded: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def _spent(*, quiet: bool) -> Iterator[Callable[[float, float, str], None] | None]:
-    """A progress bar of the seconds spent."""
-    if quiet:
+def _spent(progress: bool | None) -> Iterator[Callable[[float, float, str], None] | None]:
+    """A progress bar of the seconds spent; ``progress``: see ``wanted``."""
+    if not wanted(progress):
         yield None
         return
     with contextlib.ExitStack() as stack:

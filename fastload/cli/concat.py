@@ -35,5 +35,5 @@ def command(
     """
     from ..converters import concat
 
-    report = concat(sources, destination, progress=not (quiet or as_json), **options)
+    report = concat(sources, destination, progress=_options.progress(quiet, as_json), **options)
     pack.show(report, quiet=quiet, as_json=as_json)

@@ -114,7 +114,7 @@ def command(
         _show_estimates(estimates, as_json=as_json)
         return
     with _options.kept_for_json(as_json):
-        report = pack(source, destination, progress=not (quiet or as_json), **options)
+        report = pack(source, destination, progress=_options.progress(quiet, as_json), **options)
     show(report, quiet=quiet, as_json=as_json)
 
 

@@ -40,7 +40,7 @@ def command(
     from .._tools.unpack import LIST, unpack
 
     store = _options.opened(path, storage_options)
-    report = unpack(store, folder, workers=workers, progress=not (quiet or as_json))
+    report = unpack(store, folder, workers=workers, progress=_options.progress(quiet, as_json))
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), indent=1))
     elif not quiet:

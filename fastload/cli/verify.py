@@ -43,7 +43,9 @@ def command(
     from .._tools.verify import verify
 
     store = _options.opened(path, storage_options)
-    report = verify(store, decode=decode, workers=workers, progress=not (quiet or as_json))
+    report = verify(
+        store, decode=decode, workers=workers, progress=_options.progress(quiet, as_json)
+    )
     known = report.columns in ("right", "no checksum")
     status = 0 if known and not report.damaged else 1
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -418,6 +419,8 @@ def test_quiet_says_nothing(images: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+HEALTHY = Path(__file__).parents[1] / "tools" / "doctor" / "scripts" / "healthy.py"
+
 WAITS = """
 import os, time
 from PIL import Image
@@ -505,6 +508,34 @@ def test_progress_goes_to_stderr_with_a_last_line_but_not_beside_json(
     assert re.fullmatch(r"[^\x00-\x09\x0b-\x1f\x7f]*", done.stderr)
     target = [] if command == "verify" else [tmp_path / "json.lmdb"]
     assert run(command, source, *target, "--json").stderr == ""
+
+
+@pytest.mark.parametrize("command", ["pack", "verify", "unpack", "doctor"])
+def test_beside_json_progress_is_shown_on_a_terminal(
+    images: Path, tmp_path: Path, command: str
+) -> None:
+    pack(images, tmp_path / "a.lmdb")
+    words = {
+        "pack": [images, tmp_path / "b.lmdb"],
+        "verify": [tmp_path / "a.lmdb"],
+        "unpack": [tmp_path / "a.lmdb", tmp_path / "out"],
+        "doctor": ["--steps", 4, HEALTHY, tmp_path],
+    }
+    master, terminal = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fastload", command, "--json", *map(str, words[command])],
+        stdout=subprocess.PIPE, stderr=terminal,
+    )  # fmt: skip
+    os.close(terminal)
+    drawn = ""
+    with contextlib.suppress(OSError):  # the last one has closed the terminal
+        while True:
+            drawn += os.read(master, 1 << 16).decode()
+    os.close(master)
+    printed, _ = process.communicate(timeout=150)
+    assert process.returncode in (0, 3) and json.loads(printed), drawn
+    bar = r"watching: 100%.* 4/4 " if command == "doctor" else rf"{command}ing: 100%.* 20/20 "
+    assert re.search(bar, drawn), drawn
 
 
 def test_verify_names_the_damage_and_its_status_is_1(images: Path, tmp_path: Path) -> None:

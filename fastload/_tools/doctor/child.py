@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.machine import cpu, memory
+from ..._base.progress_bar import bar, wanted
 from .counters import SUMS, Counters
 from .observation import Observation
 from .places import Places
@@ -43,7 +44,11 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     seen, error = watch.seen, ""
-    with patched() if replace else contextlib.nullcontext():
+    with contextlib.ExitStack() as around:
+        if replace:
+            around.enter_context(patched())
+        if wanted(None):
+            watch.bar = around.enter_context(bar("watching", unit="steps", total=steps))
         try:
             runpy.run_path(script, run_name="__main__")
         except Enough:

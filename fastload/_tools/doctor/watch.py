@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import RandomSampler
 
 from ..._base.nested import tensors
+from ..._base.progress_bar import Bar
 from ..._base.torch_loader import DataLoader
 from ..._base.trace import batch_length
 from ..._loader import FastLoader
@@ -38,11 +39,13 @@ class Enough(BaseException):
 class Watch:
     """Patches torch to observe loops over DataLoaders and FastLoaders.
 
-    After ``steps`` training steps it ends the script. ``places`` distinguishes the user's code.
+    After ``steps`` training steps it ends the script. ``places`` distinguishes the user's code;
+    ``bar``, if there is one, shows the steps.
     """
 
     def __init__(self, steps: int, places: Places) -> None:
         self.seen = Observation()
+        self.bar: Bar | None = None
         self._steps = steps
         self._places = places
         self._made: weakref.WeakKeyDictionary[_Loader, Creation] = weakref.WeakKeyDictionary()
@@ -131,6 +134,8 @@ class Watch:
                     if not first:
                         seen.laps_s.append(now - begin)
                     first = False
+                if self.bar is not None:
+                    self.bar.update(max(0, min(seen.backwards, self._steps) - self.bar.n))
                 if seen.backwards >= self._steps:
                     raise Enough
         finally:
