@@ -7,7 +7,6 @@ native core reads image files whose bytes are kept (``_gather.py``). An interrup
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import os
@@ -32,7 +31,7 @@ from ..storage._sidecar import is_manifest, sidecar_of
 from ..storage.remote.options import RemoteOptions
 from ..storage.table import Table
 from . import _arrays, _overwrite, _remote, _split, _turn
-from ._encoders import QUALITY, Encoder, make_encoder
+from ._encoders import QUALITY, make_encoder
 from ._labels import Chosen
 from ._open import open_source, part_of
 from ._report import PackedPart, PackReport, Skipped, no_images
@@ -338,10 +337,15 @@ def _pack(
             parts = _here(jobs, run, opened, options)
             skipped, kept = run.skipped, run.kept
         else:
-            parts, skipped, kept = _by_ray(
-                ray, jobs, opened, making, options,
-                on_error=on_error, workers=workers or 1, progress=report,
-            )  # fmt: skip
+            from .._base.ray_cluster import connected
+            from ._ray import Common, RayTasks
+
+            total = sum(len(job.indices) for job in jobs)
+            sharding = Sharding(options["shards"], options["shard_nbytes"], total)
+            common = Common(source=opened, encoder=making, on_error=on_error, workers=workers or 1)
+            with connected(ray) as cluster:
+                parts, noted = RayTasks(cluster, common, total, report).write(jobs, sharding)
+            skipped, kept = noted.skipped, noted.kept
     parts = finished + parts
     return PackReport(
         parts=tuple(parts),
@@ -386,31 +390,6 @@ def _here(
             with open_store(job.path) as store:
                 parts.append(PackedPart.of(job.path, store, size, resumed))
         return parts
-
-
-def _by_ray(
-    address: str,
-    jobs: Sequence[PackJob],
-    opened: PackSource,
-    making: Callable[[], Encoder],
-    options: Mapping[str, Any],
-    *,
-    on_error: OnPackError,
-    workers: int,
-    progress: Progress | None,
-) -> tuple[list[PackedPart], list[Skipped], collections.Counter[str]]:
-    """Have tasks write the stores of ``jobs``: the stores, what was left out, what was kept."""
-    from .._base.ray_cluster import connected
-    from . import _ray
-
-    sharding = Sharding(
-        options["shards"], options["shard_nbytes"], sum(len(job.indices) for job in jobs)
-    )
-    common = _ray.Common(source=opened, encoder=making, on_error=on_error, workers=workers)
-    with connected(address) as ray:
-        tasks = _ray.RayTasks(ray, common, sharding.total or 0, progress)
-        parts, noted = tasks.write(jobs, sharding)
-    return parts, noted.skipped, noted.kept
 
 
 def _jobs(
