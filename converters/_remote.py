@@ -327,21 +327,26 @@ def _refuse_existing(
     for url, path in parts:
         with asking(url, "it cannot be written", options):
             system.invalidate_cache()
-            bucket = path.split("/")[0]
-            if RemoteUrl(url).scheme in OBSTORE and not system.exists(bucket):
-                try:
-                    system.ls(bucket)  # says whether it is missing, or this user may not look
-                except FileNotFoundError as error:
-                    raise StoreNotFoundError(
-                        f"expected an existing bucket, found no {bucket!r}: create it, or correct "
-                        "the URL",
-                        path=url,
-                    ) from error
-                except PermissionError:
-                    pass  # to upload may be all that is allowed
+            if RemoteUrl(url).scheme in ("s3", "s3a"):
+                _refuse_missing_bucket(url, system, system.split_path(path)[0])
             exists = system.exists(path) or system.exists(path + SIDECAR)
         if exists:  # also what is left of an upload that another machine began
             raise UsageError(f"{url!r} exists: delete it or choose another name")
+
+
+def _refuse_missing_bucket(url: str, system: fsspec.AbstractFileSystem, bucket: str) -> None:
+    """Not at the end of a long run. To upload may be all that the user may do in a bucket."""
+    if system.exists(bucket):
+        return
+    try:
+        system.ls(bucket)  # says whether it is missing, or may not be looked at
+    except FileNotFoundError:
+        raise StoreNotFoundError(
+            f"expected an existing bucket, found no {bucket!r}: create it, or correct the URL",
+            path=url,
+        ) from None
+    except PermissionError:
+        pass
 
 
 def _entry(folder: str, name: str) -> list[Any]:
