@@ -568,7 +568,8 @@ class BlockCache:
         """Free ``nbytes``, or as many as can be freed. In the mutex.
 
         What is used farthest in the future goes first, and nothing that is used in less than
-        ``beyond`` positions. What other processes keep of other objects goes last.
+        ``beyond`` positions. What other processes keep of other objects goes last, whenever they
+        use that: else one that begins would get no room to fetch ahead.
         """
         goal = self.area.used - nbytes
         for name in self.area.others():
