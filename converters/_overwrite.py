@@ -68,7 +68,9 @@ def replacing(
 
     ``parts``: the paths of its parts, as of a split. ``what``: is done to it, in a folder's name.
     """
-    with _alone(parts):
+    with contextlib.ExitStack() as locks:
+        for part in sorted(parts):  # of two processes, one gets the first that both want
+            locks.enter_context(_locked(part))
         return _replacing(path, run, Workplace(path, what))
 
 
@@ -204,19 +206,11 @@ def _inode(path: str) -> int | None:
 
 
 @contextlib.contextmanager
-def _alone(paths: Iterable[str]) -> Iterator[None]:
-    """Hold the locks on replacing the stores ``paths``: two processes would mix their files.
-
-    Each lock is on an empty file beside the store. A kill leaves it, and the next run deletes it.
-    """
-    with contextlib.ExitStack() as stack:
-        for path in sorted(paths):  # of two processes, one gets the first that both want
-            stack.enter_context(_locked(path))
-        yield
-
-
-@contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
+    """Hold the lock on replacing the store ``path``: two processes would mix their files.
+
+    It is on an empty file beside the store. A kill leaves it, and the next run deletes it.
+    """
     name = f"{path}.replacing-lock"
     while True:
         try:

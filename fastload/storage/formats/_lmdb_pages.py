@@ -48,11 +48,6 @@ _TAIL_NBYTES = 512 << 10
 Need: TypeAlias = Callable[[Sequence[tuple[int, int]]], object]
 
 
-def _first_ranges(nbytes: int) -> list[tuple[int, int]]:
-    tail = max(0, nbytes - _TAIL_NBYTES)
-    return [(0, min(nbytes, _HEAD_NBYTES)), (tail, nbytes - tail)]
-
-
 @dataclasses.dataclass(frozen=True)
 class Tree:
     """One B+tree: the main one, or a named sub-database."""
@@ -93,7 +88,9 @@ class Pages:
         self._map = mapped
         self.watch = TruncationWatch(self._map, path)
         if need is not None:
-            need(_first_ranges(len(self._map)))
+            nbytes = len(mapped)
+            tail = max(0, nbytes - _TAIL_NBYTES)
+            need([(0, min(nbytes, _HEAD_NBYTES)), (tail, nbytes - tail)])
         self.bytes = np.frombuffer(self._map, np.uint8)
         self.page_size, self.transaction, self.main, last = self._meta()
         self.count = len(self.bytes) // self.page_size

@@ -326,9 +326,6 @@ class ParquetStore(ColumnStore):
         self.path = ", ".join(self._sources)
         self._fetch = fetch
         self._options = options
-        self._open()
-
-    def _open(self) -> None:
         paths = [file for path in self._sources for file in _files_of(path)]
         files = self._parquet = ParquetFiles(self.path, paths, self._fetch)
         self._read_schema(files.schema, self._options.column)
