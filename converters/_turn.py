@@ -52,6 +52,8 @@ def _lock(folder: str) -> int:
         raise _Taken from error
     except OSError as error:
         os.close(descriptor)
+        with contextlib.suppress(OSError):  # nobody else can have it
+            os.rmdir(folder)  # only an empty one
         raise StoreError(
             "this temporary folder has to be locked, and its file system cannot do that "
             f"({error.strerror}): set TMPDIR to a folder on another disk",

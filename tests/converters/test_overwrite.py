@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -412,6 +413,7 @@ def test_a_file_system_without_locks_is_not_called_another_process(
             pack(images, tmp_path / "b.lmdb")
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", no_locks)
+        patch.setattr(tempfile, "tempdir", str(tmp_path))
         with pytest.raises(
             StoreError, match=r"cannot do that \(No locks.*: set TMPDIR to a folder"
         ):
