@@ -266,12 +266,24 @@ class RemoteStore(WrappedStore):
     @property
     def _here(self) -> _Attached:
         """What this process has open; opened again after a fork or unpickling."""
-        if self._attached is None or self._attached.process != os.getpid():
-            if self._attached is not None:
-                self._attached.close()
-            self._attach(self._new_origin())
-        assert self._attached is not None
-        return self._attached
+        here = self._opened_here
+        if here is not None:
+            return here
+        with self._reopening:
+            if self._opened_here is None:
+                if self._attached is not None:
+                    self._attached.close()
+                self._inner = None
+                self._attach(self._new_origin())
+            assert self._attached is not None
+            return self._attached
+
+    @property
+    def _opened_here(self) -> _Attached | None:
+        attached = self._attached
+        if attached is None or self._inner is None or attached.process != os.getpid():
+            return None
+        return attached
 
     def _ask(self, question: Callable[[Store], _T]) -> _T:
         return self._healed(lambda: question(self.inner))

@@ -324,6 +324,23 @@ def test_a_url_without_a_place_says_what_is_expected(url: str) -> None:
         open_store(url)
 
 
+def test_a_pickled_store_that_cannot_be_opened_is_opened_by_the_next_call(
+    opened: Opener, remote_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = pickle.loads(pickle.dumps(opened("photos.lmdb")))
+
+    def unreachable(*_: object) -> None:
+        raise StoreError("it cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module._Attached, "open", unreachable)
+        with pytest.raises(StoreError, match="it cannot be read"):
+            copy.read(np.arange(3))
+    with open_store(remote_folder / "photos.lmdb") as local:
+        same(copy, local)
+    copy.close()
+
+
 def test_a_pickled_store_reads_on_without_asking_again(
     opened: Opener, server: ObjectServer, remote_folder: Path
 ) -> None:
