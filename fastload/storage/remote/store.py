@@ -180,8 +180,7 @@ class RemoteStore(WrappedStore):
         self.counters = RemoteCounters()
         self._attached: _Attached | None = None
         # Whose files were lost: batches and columns may still use them.
-        self._before: list[_Attached] = []
-        self._inner_before: list[Store] = []
+        self._before: list[tuple[_Attached, Store]] = []
         self._doubted = set[int | str]()  # records and errors for which bytes were fetched again
         self._reopening = ForkLock()
         origin = self._new_origin()
@@ -316,8 +315,8 @@ class RemoteStore(WrappedStore):
             if self._attached is lost:
                 if isinstance(why, Crowded):
                     self._leave_disk(why)
-                self._before.append(lost)
-                self._inner_before += [] if self._inner is None else [self._inner]
+                assert self._inner is not None, "it was read"
+                self._before.append((lost, self._inner))
                 self._attach(lost.origin)
                 self.generation += 1
 
@@ -512,7 +511,7 @@ class RemoteStore(WrappedStore):
     def check_whole(self) -> None:
         """Also of columns from before files were opened anew."""
         try:
-            for store in [*self._inner_before, self.inner]:
+            for store in [*(inner for _, inner in self._before), self.inner]:
                 store.check_whole()
         except StoreError as error:
             raise StoreError(
@@ -559,10 +558,10 @@ class RemoteStore(WrappedStore):
         if self._attached is not None:
             if self._inner is not None:
                 self._inner.close()
-            for attached in [*self._before, self._attached]:
+            for attached in [*(before for before, _ in self._before), self._attached]:
                 attached.close()
             self._attached = self._inner = None
-            self._before, self._inner_before = [], []
+            self._before = []
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -570,7 +569,6 @@ class RemoteStore(WrappedStore):
             "_attached": None,
             "_inner": None,
             "_before": [],
-            "_inner_before": [],
             "counters": None,
         }
 
