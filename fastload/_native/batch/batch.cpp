@@ -309,9 +309,12 @@ Status BatchJob::make(const Sample& sample, int64_t item, const Span& span, Kind
   const int64_t resized = state.resampler.spent_ns();
   int64_t decoded = augmented ? clock.now() : 0;
   state.resampler.measure(false);
-  if (status == Status::kOk && !params_.empty() &&
-      !run_stages(params_, item, output_.order, target, begun, &state.workspace, &state.resampler)) {
-    status = Status::kIo;
+  if (status == Status::kOk && !params_.empty()) {
+    if (!run_stages(params_, item, output_.order, target, begun, &state.workspace, &state.resampler)) {
+      status = Status::kIo;
+    } else if (state.workspace.canvas.declined()) {
+      status = Status::kUnsupported;
+    }
   }
   if (status == Status::kOk && !erasing_.fills.empty()) {
     erase(erasing_, item, target, output_.channels, static_cast<int>(dtype_nbytes(output_.dtype)));

@@ -389,6 +389,7 @@ void Canvas::resize(int width, int height) {
   width_ = width;
   height_ = height;
   mix_width_ = mix_height_ = 0;
+  declined_ = false;
 }
 
 void Canvas::begin_next(int width, int height) {

@@ -56,8 +56,9 @@ enum class PixelOp : int {
   kMixBegin = 20,  // weight
   kMixAdd = 21,    // weight, last
   // On tensors. `fused`: 1 if torch rounds a multiplication and an addition together, as in v2.
-  kTorchBrightness = 22,    // factor
-  kTorchContrast = 23,      // factor, fused
+  kTorchBrightness = 22,  // factor
+  // Factor, fused, certain: 1 declines where torch's rounding of a large image's mean could decide a level.
+  kTorchContrast = 23,
   kTorchSaturation = 24,    // factor, fused
   kTorchSharpness = 25,     // factor, fused
   kTorchAutocontrast = 26,  // 1: v2's arithmetic
@@ -114,6 +115,10 @@ class Canvas {
   void begin_mix(float weight);
   void add_mix(float weight, bool last);
 
+  // Notes that an operation could not give this image's pixels for certain.
+  void decline() { declined_ = true; }
+  bool declined() const { return declined_; }
+
   // Frees the memory of a very large image.
   void trim();
 
@@ -124,6 +129,7 @@ class Canvas {
   uint8_t* next_planes_[3] = {};
   int width_ = 0, height_ = 0, next_width_ = 0, next_height_ = 0;
   int mix_width_ = 0, mix_height_ = 0;  // of the sum
+  bool declined_ = false;
 };
 
 // `values` must be accepted by pixel_op_values. Throws std::bad_alloc.

@@ -57,8 +57,14 @@ void brightness(Canvas* canvas, const double* values) {
   look_up(tables, canvas);
 }
 
+// torch adds the levels of an image in float32, in an order of its own: exactly up to 2 to the 24th. Above
+// it, this is how far its mean may be from the exact one, as a part of it: 16 roundings. torchvision_v2.py
+// looks at what torch does.
+constexpr int64_t kExactSum = int64_t{1} << 24;
+constexpr double kMeanOff = 1.0 / (1 << 20);
+
 template <bool kFused>
-void contrast_as(Canvas* canvas, Ratio ratio) {
+void contrast_as(Canvas* canvas, Ratio ratio, bool certain) {
   const uint8_t *red = canvas->plane(0), *green = canvas->plane(1), *blue = canvas->plane(2);
   const size_t area = canvas->area();
   int64_t sum = 0;
@@ -73,16 +79,26 @@ void contrast_as(Canvas* canvas, Ratio ratio) {
       sum += part;
     }
   });
-  const float mean = static_cast<float>(sum) / static_cast<float>(area);
+  float mean = static_cast<float>(sum) / static_cast<float>(area), most = mean;
+  if (certain && sum > kExactSum) {
+    const double exact = static_cast<double>(sum) / static_cast<double>(area);
+    mean = static_cast<float>(exact * (1.0 - kMeanOff));
+    most = static_cast<float>(exact * (1.0 + kMeanOff));
+  }
   LevelTables tables;
   for (int i = 0; i < 256; ++i) {
-    tables[0][i] = tables[1][i] = tables[2][i] = mixed<kFused>(static_cast<float>(i), mean, ratio);
+    const float level = static_cast<float>(i);
+    const uint8_t made = mixed<kFused>(level, mean, ratio);
+    if (made != mixed<kFused>(level, most, ratio)) return canvas->decline();
+    tables[0][i] = tables[1][i] = tables[2][i] = made;
   }
   look_up(tables, canvas);
 }
 
 void contrast(Canvas* canvas, const double* values) {
-  values[1] != 0 ? contrast_as<true>(canvas, Ratio(values[0])) : contrast_as<false>(canvas, Ratio(values[0]));
+  const Ratio ratio(values[0]);
+  const bool certain = values[2] != 0;
+  values[1] != 0 ? contrast_as<true>(canvas, ratio, certain) : contrast_as<false>(canvas, ratio, certain);
 }
 
 template <bool kFused>
@@ -380,6 +396,7 @@ int torch_op_values(PixelOp op, const double* values, int count) {
     case PixelOp::kMixAdd:
       return count >= 2 && is_share(values[0]) && is_flag(values[1]) ? 2 : -1;
     case PixelOp::kTorchContrast:
+      return count >= 3 && is_flag(values[1]) && is_flag(values[2]) ? 3 : -1;
     case PixelOp::kTorchSaturation:
     case PixelOp::kTorchSharpness:
       return count >= 2 && is_flag(values[1]) ? 2 : -1;

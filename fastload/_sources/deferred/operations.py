@@ -371,6 +371,7 @@ def _recolored(
 
 
 _FUSED = 1  # as v2's arithmetic; see pixels/torch.cpp
+_CERTAIN = 1  # contrast: declined where torch's sum of a large image could be another one
 
 
 def _look_up(tensor: torch.Tensor, values: bytes) -> torch.Tensor:
@@ -383,7 +384,7 @@ def _look_up(tensor: torch.Tensor, values: bytes) -> torch.Tensor:
 
 LEVEL_OPERATIONS = {
     "tensor_brightness": _recolored("adjust_brightness_image", pixels.TORCH_BRIGHTNESS),
-    "tensor_contrast": _recolored("adjust_contrast_image", pixels.TORCH_CONTRAST, _FUSED),
+    "tensor_contrast": _recolored("adjust_contrast_image", pixels.TORCH_CONTRAST, _FUSED, _CERTAIN),
     "tensor_saturation": _recolored("adjust_saturation_image", pixels.TORCH_SATURATION, _FUSED),
     "tensor_hue": _recolored("adjust_hue_image", pixels.TORCH_HUE, layout=_contiguous),
     "tensor_sharpness": _recolored("adjust_sharpness_image", pixels.TORCH_SHARPNESS, _FUSED),
@@ -392,6 +393,21 @@ LEVEL_OPERATIONS = {
     "tensor_autocontrast": _recolored("autocontrast_image", pixels.TORCH_AUTOCONTRAST, _FUSED),
     "tensor_equalize": _recolored("equalize_image", pixels.EQUALIZE, layout=_contiguous),
     "tensor_invert": _recolored("invert_image", pixels.INVERT),
+    "tensor_gray": TensorOperation(  # three channels, which are one in memory
+        lambda tensor: functional_v2.rgb_to_grayscale_image(tensor, 3),
+        _contiguous,
+        slot=lambda size, mode: (pixels.TORCH_SATURATION, (0.0, _FUSED)),
+    ),
+    "tensor_order": TensorOperation(  # which channel each one comes from
+        lambda tensor, *order: functional_v2.permute_channels_image(tensor, list(order)),
+        _contiguous,
+        slot=slots.of(pixels.ORDER),
+    ),
+    "tensor_blur": TensorOperation(  # contiguous before, and as of an image
+        lambda tensor, contiguous, *given: torch_blur.blurred(tensor, True, *given),
+        _contiguous,
+        slot=slots.tensor_blur,
+    ),
     "tensor_warp": TensorOperation(  # a function of v2, its arguments; matrix, filter, fill, fused
         lambda tensor, kernel, given, *rest: getattr(functional_v2, kernel)(tensor, **dict(given)),
         _contiguous,
@@ -426,6 +442,15 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
         _contiguous,
         lambda before, *border: _expanded(before, "", *border)[0],
         Composed.border,
+        numbers=4,
+    ),
+    "border_levels": TensorOperation(  # left, top, right, bottom; the level of each channel
+        lambda tensor, left, top, right, bottom, fill: functional_v2.pad_image(
+            tensor, [left, top, right, bottom], list(fill)
+        ),
+        _contiguous,
+        lambda before, *border: _expanded(before, "", *border)[0],
+        Composed.expand,
         numbers=4,
     ),
     "part": TensorOperation(  # a box: x, y, w, h; not a view, which ``_View`` makes

@@ -150,6 +150,20 @@ def kernel_blur(
     return pixels.TORCH_BLUR, torch_blur.values(*weights)
 
 
+def tensor_blur(
+    size: Size,
+    mode: str,
+    contiguous: bool,
+    kernel: tuple[int, int],
+    sigma: tuple[float, float],
+    *weights: tuple[float, ...],
+) -> Slot:
+    """v2's, of levels."""
+    if not weights or not torch_blur.blurs_alike(True, kernel, size, contiguous):
+        raise Unsupported
+    return pixels.TORCH_BLUR, torch_blur.values(*weights)
+
+
 def kernel(
     size: Size, mode: str, side: int, scale: float, offset: float, weights: Sequence[float]
 ) -> Slot:

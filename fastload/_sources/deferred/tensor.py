@@ -83,10 +83,11 @@ class Memory:
     """What several tensors share: what was recorded, or the real tensor.
 
     Attributes:
-        gaps: the strides, in elements, where there are gaps between the rows; None: there are none.
+        gaps: the strides, in elements, where there are gaps between the rows, or the channels are
+            one in memory; None: the usual ones.
         whole: what this is a part or a row of; None: neither. See Note [Parts] and Note [Rows of a
             batch].
-        has_part: whether something is a part of it.
+        has_part: whether something is a part of it, or it of itself: its channels.
     """
 
     __slots__ = (
@@ -131,6 +132,11 @@ class Memory:
         """Whether no other memory shows what is changed in this one."""
         return self.whole is None and not self.has_part
 
+    def as_told(self, made: torch.Tensor) -> torch.Tensor:
+        """What the core made, with the strides that were told."""
+        one = self.gaps is not None and self.gaps[0] == 0
+        return made[:1].clone().expand(self.shape) if one else made
+
     @property
     def real(self) -> torch.Tensor | None:
         """The real tensor; None: it is not made yet."""
@@ -150,9 +156,8 @@ class Memory:
             else:
                 recording = self.recording()
                 with torch.inference_mode(False):  # in which it may be asked for, and recorded not
-                    real = single.tensor(recording, self.layout)
-                    if real is None:
-                        real = self._replayed(recording)
+                    made = single.tensor(recording, self.layout)
+                    real = self._replayed(recording) if made is None else self.as_told(made)
             self._real = real
         return real
 
@@ -1382,6 +1387,7 @@ def holds_values(memory: Memory) -> bool:
 
 _MOVED = LEVEL_OPERATIONS.keys() | {
     "to_image", "contiguous", "part", "mirror", "resize_levels", "border",
+    "border_levels",
 }  # fmt: skip
 
 

@@ -86,9 +86,7 @@ class BatchContext:
         failed: whether an image could not be made for the user's code, on the batch's thread.
         over: whether it is made, so that who still has its images has kept them.
         hits, misses: of the cache.
-        chains: of each of torchvision's ``Compose``, its transforms, how they are recorded, and
-            what would have the hooks of those that are.
-        inner: images of loaders over which its dataset iterates.
+        chains: of each of torchvision's ``Compose``, how it is recorded.
     """
 
     def __init__(
@@ -104,7 +102,7 @@ class BatchContext:
         self.opened = self.given = self.read = 0
         self.failed = self.over = False
         self.hits = self.misses = 0
-        self.chains: dict[Any, tuple[list[Any], list[Any], list[Any]]] = {}
+        self.chains: dict[Any, Any] = {}
         self.inner = Images()
         self._failed_before = _FAILED_ELSEWHERE[0]
 

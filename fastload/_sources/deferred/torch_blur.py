@@ -1,4 +1,4 @@
-"""torchvision's Gaussian blur of an image: its weights, and whether the core has torch's bits.
+"""torchvision's Gaussian blur: its weights, and whether the core has torch's bits.
 
 torchvision blurs with a convolution of torch's in float32, which adds the products row by row, each
 with a fused multiplication and addition. The core does the same. But that order is not promised: a
@@ -9,10 +9,9 @@ a size with kernels of a size, both blur the same noise.
 from __future__ import annotations
 
 import functools
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-import PIL.Image
 import torch
 
 from ... import _native
@@ -31,8 +30,41 @@ _MOST_COMPARED: Final = 8
 _LEAST_PIXELS: Final = 24 * 24
 
 _SIGMA: Final = 1.3
+_SIGMAS: Final = (_SIGMA, _SIGMA)
 
-_alike: dict[tuple[bool, Kernel, tuple[int, int]], bool] = {}
+_alike: dict[tuple[bool, Kernel, tuple[int, int], bool], bool] = {}
+
+
+def recorded(size: tuple[int, int], kernel: Any, sigma: Any, v2: bool) -> tuple[Any, ...] | None:
+    """Kernel, sigma and, if they are known, the weights of x and y, of a blur of an image.
+
+    None: torchvision does not take them for an image of ``size`` (w, h), or in this mode of torch
+    it blurs otherwise.
+    """
+    given = _kernel(kernel, sigma)
+    if given is None or torch.is_autocast_enabled("cpu"):  # in which it blurs in bfloat16
+        return None
+    if not all(taps // 2 < side for taps, side in zip(given[0], size, strict=True)):
+        return None
+    across, down = (weights(v2, *axis) for axis in zip(*given, strict=True))
+    return given if across is None or down is None else (*given, across, down)
+
+
+def _kernel(size: Any, sigma: Any) -> tuple[Kernel, tuple[float, float]] | None:
+    """Kernel size and sigma in x and y, if torchvision takes them."""
+    sizes = (size, size) if type(size) is int else size
+    if not isinstance(sizes, (tuple, list)) or len(sizes) != 2:
+        return None
+    if not all(type(k) is int and k > 0 and k % 2 == 1 for k in sizes):
+        return None
+    if sigma is None:
+        sigma = [k * 0.15 + 0.35 for k in sizes]
+    sigmas = (sigma,) if type(sigma) in (int, float) else sigma
+    if not isinstance(sigmas, (tuple, list)) or len(sigmas) not in (1, 2):
+        return None
+    if not all(type(s) in (int, float) and s > 0 for s in sigmas):
+        return None
+    return (sizes[0], sizes[1]), (float(sigmas[0]), float(sigmas[-1]))
 
 
 @functools.lru_cache(256)
@@ -50,16 +82,11 @@ def weights(v2: bool, size: int, sigma: float) -> Weights | None:
 
 
 def blurred(
-    image: PIL.Image.Image,
-    v2: bool,
-    kernel: Kernel,
-    sigma: tuple[float, float],
-    *weights: Weights,
-) -> PIL.Image.Image:
-    """The image as torchvision blurs it."""
+    image: Any, v2: bool, kernel: Kernel, sigma: tuple[float, float], *weights: Weights
+) -> Any:
+    """The image, or the tensor of one, as torchvision blurs it."""
     blur = named(f"torchvision.transforms.{'v2.' * v2}functional.gaussian_blur")
-    made: PIL.Image.Image = blur(image, list(kernel), list(sigma))
-    return made
+    return blur(image, list(kernel), list(sigma))
 
 
 def values(across: Weights, down: Weights) -> Weights:
@@ -67,19 +94,23 @@ def values(across: Weights, down: Weights) -> Weights:
     return len(across) // 2, len(down) // 2, *across, *down
 
 
-def blurs_alike(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
-    """Whether the core blurs RGB images of ``size`` (w, h) as torch does, with such a kernel."""
+def blurs_alike(v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: bool = False) -> bool:
+    """Whether the core blurs RGB images of ``size`` (w, h) as torch does, with such a kernel.
+
+    ``contiguous``: of tensors that are not rows of pixels, as Pillow has them.
+    """
     if size[0] * size[1] < _LEAST_PIXELS:
         return False
-    known = _alike.get((v2, kernel, size))
+    key = v2, kernel, size, contiguous
+    known = _alike.get(key)
     if known is None:
         if len(_alike) >= _MOST_COMPARED:
             return False
-        known = _alike[v2, kernel, size] = _compared(v2, kernel, size)
+        known = _alike[key] = _compared(*key)
     return known
 
 
-def _compared(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
+def _compared(v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: bool) -> bool:
     core, rng = _native.load(), np.random.default_rng(0)
     across, down = (weights(v2, taps, _SIGMA) for taps in kernel)
     if core is None or across is None or down is None:
@@ -88,8 +119,9 @@ def _compared(v2: bool, kernel: Kernel, size: tuple[int, int]) -> bool:
     with eagerly():
         for _ in range(-(-_COMPARED // (3 * size[0] * size[1]))):
             noise = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
-            image = PIL.Image.fromarray(noise)  # which has a copy
-            theirs = np.asarray(blurred(image, v2, kernel, (_SIGMA, _SIGMA)))
+            image = torch.from_numpy(noise.copy()).permute(2, 0, 1)
+            made = blurred(image.contiguous() if contiguous else image, v2, kernel, _SIGMAS)
+            theirs = made.permute(1, 2, 0).numpy()
             core.pixels(noise, codes, numbers)
             if not np.array_equal(noise, theirs):
                 return False

@@ -24,6 +24,7 @@ import numpy as np
 import PIL.Image
 import torch
 import torchvision.transforms.functional as functional
+from torch.utils._pytree import TreeSpec, tree_unflatten
 from torchvision import transforms
 from torchvision.transforms.functional import InterpolationMode
 
@@ -325,6 +326,7 @@ class Step(NamedTuple):
         calls: torchvision's functions that it stands for.
         methods: the same, of its class.
         where: the module of ``calls``.
+        keeps_labels: whether it takes labels with the image, and gives them back.
     """
 
     kind: type
@@ -332,6 +334,7 @@ class Step(NamedTuple):
     calls: tuple[str, ...]
     methods: tuple[str, ...]
     where: ModuleType = functional
+    keeps_labels: bool = False
 
     def usual(self) -> Callable[[Any], bool]:
         """Makes a function: whether a transform's functions are still torchvision's own."""
@@ -345,13 +348,51 @@ Applies: TypeAlias = "Mapping[type, Callable[[Any], bool]]"
 """Classes as ``RandomApply``, and how each draws, for its ``p``, whether it applies its own."""
 
 
+class Sample(NamedTuple):
+    """An image among labels, which are all that a transform of v2 is given.
+
+    Attributes:
+        leaves, spec: of torch's tree of them.
+        place: of the image among the leaves.
+    """
+
+    leaves: list[Any]
+    spec: TreeSpec
+    place: int
+
+    def with_image(self, image: Any) -> Any:
+        leaves = [*self.leaves[: self.place], image, *self.leaves[self.place + 1 :]]
+        return tree_unflatten(leaves, self.spec)
+
+
+class _Chain(NamedTuple):
+    """What is known of a ``Compose``.
+
+    Attributes:
+        transforms: its transforms then.
+        recorders: of each of them.
+        hooks: of those that are recorded.
+        keeps_labels: whether it gives back any labels that come with an image.
+    """
+
+    transforms: list[Any]
+    recorders: list[Recorder | _Applied | None]
+    hooks: list[Any]
+    keeps_labels: bool
+
+
 def composer(
-    kind: type[Any], steps: Callable[[], Sequence[Step]], applies: Applies
+    kind: type[Any],
+    steps: Callable[[], Sequence[Step]],
+    applies: Applies,
+    sample_of: Callable[[tuple[Any, ...]], Sample | None] = lambda _: None,
 ) -> Callable[[Function], Function]:
     """The call of a ``Compose``. What a step has made nobody else has: the next one may change it.
 
     Whether torchvision's functions are its own is found out once in a batch for each Compose,
     and again where a hook is registered.
+
+    ``sample_of``: the sample that several inputs, or a container, are; None: another one.
     """
     applied_as_usual = {one: unchanged_in(one, "forward") for one in applies}
 
@@ -371,22 +412,36 @@ def composer(
             step, is_usual = usual.get(type(transform), (None, None))
             return step.record if step is not None and is_usual and is_usual(transform) else None
 
-        def call(self: Any, *images: Any) -> Any:
-            if len(images) != 1 or type(self) is not kind:
-                return original(self, *images)
-            img = draft(images[0])
-            if not isinstance(img, (DeferredImage, Draft)):
-                return original(self, *images)
-            chains = THREAD.batch.chains
-            now = list(self.transforms)
-            known, recorders, hooks = chains.get(self, (None, [], []))
-            if known != now or any(hooks):
-                known, recorders = now, list(map(recorder, now))
-                recorded_ones = itertools.compress(now, recorders)
-                hooks = list(itertools.chain.from_iterable(map(_hooks, recorded_ones)))
-                chains[self] = known, recorders, hooks
-            made, _ = _chained(now, recorders, img, False)
-            return finished(made)
+        def keeps_labels(transform: Any, recorded: Recorder | _Applied | None) -> bool:
+            if isinstance(recorded, _Applied):  # v1's takes an image only
+                return type(transform) is not transforms.RandomApply and recorded.all(keeps_labels)
+            return recorded is not None and usual[type(transform)][0].keeps_labels
+
+        def chain_of(compose: Any) -> _Chain:
+            now = list(compose.transforms)
+            known: _Chain | None = THREAD.batch.chains.get(compose)
+            if known is None or known.transforms != now or any(known.hooks):
+                recorders = list(map(recorder, now))
+                hooks = itertools.chain.from_iterable(
+                    map(_hooks, itertools.compress(now, recorders))
+                )
+                known = _Chain(now, recorders, list(hooks), all(map(keeps_labels, now, recorders)))
+                THREAD.batch.chains[compose] = known
+            return known
+
+        def call(self: Any, *inputs: Any) -> Any:
+            image = draft(inputs[0]) if len(inputs) == 1 else None
+            alone = isinstance(image, (DeferredImage, Draft))
+            sample = None if alone or type(self) is not kind else sample_of(inputs)
+            if type(self) is not kind or (sample is None and not alone):
+                return original(self, *inputs)
+            chain = chain_of(self)
+            if sample is not None:
+                if not chain.keeps_labels:
+                    return original(self, *inputs)
+                image = draft(sample.leaves[sample.place])
+            made, _ = _chained(chain.transforms, chain.recorders, image, False)
+            return finished(made) if sample is None else sample.with_image(finished(made))
 
         return call
 
@@ -427,6 +482,10 @@ class _Applied:
         self._applies = applies
         self._steps = steps
         self._recorders = recorders
+
+    def all(self, holds: Callable[[Any, Recorder | _Applied | None], bool]) -> bool:
+        """Whether it holds of each of its transforms and its recorder."""
+        return all(map(holds, self._steps, self._recorders))
 
     def chained(self, transform: Any, image: Any, mine: bool) -> tuple[Any, bool]:
         """As ``_chained``. A step may be the user's, and may keep what it gives."""

@@ -13,13 +13,14 @@ from typing import Any, Final, TypeAlias
 
 import torch
 import torchvision.transforms.v2.functional as functional_v2
+from torch.utils._pytree import tree_flatten
 from torchvision.transforms import InterpolationMode, v2
 
 from ..._base.named import named
 from ..._transforms.pixels.augmix import grid_is_fused, grid_rounding
-from . import torch_resize
+from . import torch_blur, torch_resize
 from . import torchvision_transforms as v1
-from .image import DeferredImage, waiting
+from .image import DeferredImage, sides_of, waiting
 from .operations import Layout, dtype_name
 from .recording import Operation
 from .slots import Size
@@ -124,6 +125,51 @@ def recolored(memory: Memory, *values: Any, name: str) -> Memory | None:
     return memory.then((name, *values))
 
 
+def padded(memory: Memory, padding: Any, fill: Any, mode: Any) -> Memory | None:
+    """Levels with a border of a colour, as ``pad`` gives them; None: it is not recorded."""
+    given = tuple(padding) if type(padding) in (list, tuple) else padding
+    levels = _fill(fill) if type(fill) in (list, tuple) and len(fill) == _CHANNELS else None
+    sides = sides_of(given)
+    if levels is None or sides is None or not any(sides) or mode != "constant":
+        return None
+    return memory.then(("border_levels", *sides, levels)) if holds_levels(memory) else None
+
+
+def grayed(memory: Memory, channels: Any) -> Memory | None:
+    """Levels of one channel, shown three times, as ``rgb_to_grayscale`` gives them."""
+    if channels != 3 or not holds_levels(memory):
+        return None
+    made = memory.then(("tensor_gray",))
+    made.gaps = 0, memory.size[0], 1
+    made.has_part = True
+    return made
+
+
+def reordered(memory: Memory, order: Any) -> Memory | None:
+    """Levels as ``permute_channels`` gives them; None: it is not recorded."""
+    places = channel_order(order)
+    if places is None or not holds_levels(memory):
+        return None
+    return memory.then(("tensor_order", *places))
+
+
+def channel_order(order: Any) -> tuple[int, ...] | None:
+    """Which of three channels each one comes from; None: torchvision has to say."""
+    given = order.tolist() if type(order) is torch.Tensor and order.ndim == 1 else order
+    usual = type(given) in (list, tuple) and len(given) == _CHANNELS
+    if not usual or not all(type(c) is int and -_CHANNELS <= c < _CHANNELS for c in given):
+        return None
+    return tuple(c % _CHANNELS for c in given)
+
+
+def blurred(memory: Memory, kernel_size: Any, sigma: Any = None) -> Memory | None:
+    """Levels as ``gaussian_blur`` gives them; None: it is not recorded."""
+    given = torch_blur.recorded(memory.size, kernel_size, sigma, v2=True)
+    if given is None or not holds_levels(memory):
+        return None
+    return memory.then(("tensor_blur", memory.layout.contiguous, *given))
+
+
 def _is_factor(size: Size, factor: Any) -> bool:
     # Times an integer it would be bytes again.
     return type(factor) is float and factor >= 0 and torch.get_default_dtype() is torch.float32
@@ -131,7 +177,21 @@ def _is_factor(size: Size, factor: Any) -> bool:
 
 def _is_contrast(size: Size, factor: Any) -> bool:
     w, h = size
-    return _is_factor(size, factor) and w * h * _WHITE <= _EXACT
+    return _is_factor(size, factor) and (w * h * _WHITE <= _EXACT or _sums_closely())
+
+
+@functools.cache
+def _sums_closely() -> bool:
+    """Whether torch's mean of many levels is as near the exact one as pixels/torch.cpp has it."""
+    for side in _SUMMED:
+        levels = torch.arange(side * side, device="cpu").mul(_PRIME).remainder(_WHITE + 1)
+        for some in (levels, torch.full_like(levels, _WHITE)):
+            exact = int(some.sum()) / (side * side)
+            image = some.to(torch.float32).reshape(1, side, side)
+            near = abs(torch.mean(image, dim=(-3, -2, -1)).item() - exact)
+            if near > exact * _MEAN_OFF:
+                return False
+    return True
 
 
 def _is_sharpness(size: Size, factor: Any) -> bool:
@@ -245,7 +305,11 @@ def _inverse() -> Callable[..., list[float]] | None:
     return found
 
 
+_CHANNELS: Final = 3
 _WHITE: Final = 255
+_SUMMED: Final = (260, 777, 2049)  # pixels of a side
+_PRIME: Final = 7919
+_MEAN_OFF: Final = 2.0**-22  # as a part of it: a quarter of what the core allows for
 _BITS: Final = 8
 _BLURRED: Final = 2  # pixels of a side that has no neighbours on both sides
 _EXACT: Final = 1 << 24  # up to which a sum of levels is exact in float32, in whatever order
@@ -418,9 +482,25 @@ _METHODS: Final = (
 APPLIES: Final[v1.Applies] = {**v1.APPLIES, v2.RandomApply: v1.happens}
 
 
+def sample_of(inputs: tuple[Any, ...]) -> v1.Sample | None:
+    """The image and the labels that a transform is given; None: something else."""
+    if len(inputs) < 2 and type(inputs[0]) not in (dict, list, tuple):
+        return None
+    leaves, spec = tree_flatten(inputs if len(inputs) > 1 else inputs[0])
+    images = [place for place, leaf in enumerate(leaves) if isinstance(leaf, _IMAGES)]
+    labels = sum(type(leaf) in _LABELS for leaf in leaves)
+    return v1.Sample(leaves, spec, images[0]) if len(images) == 1 == len(leaves) - labels else None
+
+
+_IMAGES: Final = (DeferredImage, DeferredTVImage)
+_LABELS: Final = frozenset((bool, int, float, str, type(None), torch.Tensor))
+
+
 def steps() -> tuple[v1.Step, ...]:
     def step(kind: type, record: v1.Recorder, *calls: str) -> v1.Step:
-        return v1.Step(kind, record, calls, _METHODS, functional_v2)
+        # Labels that are tensors are left alone while an image is with them that is known as one.
+        keeps_labels = kind is not v2.ToPureTensor
+        return v1.Step(kind, record, calls, _METHODS, functional_v2, keeps_labels)
 
     return (
         *v1.STEPS,

@@ -72,6 +72,11 @@ CHAINS: dict[str, list[Any]] = {
                       v2.RandomApply([v2.ColorJitter(hue=0.5), v2.CenterCrop(40)]),
                       v2.RandomInvert(),
                       v2.Resize((33, 30)), v2.CenterCrop(28), v2.ColorJitter(contrast=(0.0, 2.0))],
+    "blurred": [v2.ToImage(), v2.RandomResizedCrop(32), v2.RandomGrayscale(0.5),
+                v2.GaussianBlur((5, 3)), v2.RandomChannelPermutation(), *FINISH],
+    "distorted": [v2.ToImage(), v2.RandomPhotometricDistort(p=0.8),
+                  v2.RandomZoomOut((123, 0, 255), p=0.8), v2.RandomResizedCrop(32), *FINISH],
+    "distorted images": [v2.RandomPhotometricDistort(p=0.8), v2.Resize((33, 30)), v2.ToImage()],
     "small": [v2.ToImage(), v2.CenterCrop(40), v2.RandomCrop(40, padding=4, fill=9),
               v2.RandomCrop((40, 30)), v2.RandomVerticalFlip(), *FINISH],
     "images": [v2.RandomCrop(52, padding=(1, 2, 3, 9)), v2.RandomVerticalFlip(), v2.Resize(50),
@@ -135,7 +140,9 @@ STEPS: list[Any] = [
     v2.ToDtype(torch.float16, scale=True), v2.ToDtype(torch.uint8, scale=True),
     v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True),
     v2.Normalize(shapes.MEAN, shapes.STD), v2.Normalize([0.5], [0.2], inplace=True),
-    v1.Normalize(shapes.MEAN, shapes.STD), v2.RandomErasing(0.5), v2.RandomGrayscale(0.3),
+    v1.Normalize(shapes.MEAN, shapes.STD), v2.RandomErasing(0.5),
+    v2.RandomGrayscale(0.7), v2.Grayscale(3), v2.GaussianBlur(5), v2.RandomChannelPermutation(),
+    v2.RandomPhotometricDistort(), v2.Pad((1, 0, 2, 3), fill=[9, 0.0, 255]),
     v1.RandomHorizontalFlip(), v1.RandomApply([v2.CenterCrop(25), _zeroed], 0.5), _zeroed,
     v2.RandomApply([v2.RandomHorizontalFlip(), v2.Resize(30)]),
     lambda value: value.clone() if isinstance(value, torch.Tensor) else value.copy(),
@@ -232,7 +239,12 @@ def test_unusual_settings_do_what_they_do_to_real_images(
 
 
 @pytest.mark.parametrize(
-    "call", [lambda x: F2.rotate(x, 33), lambda x: F2.adjust_sharpness(x, 0.3)]
+    "call",
+    [
+        lambda x: F2.rotate(x, 33),
+        lambda x: F2.adjust_sharpness(x, 0.3),
+        lambda x: F2.gaussian_blur(x, 5),
+    ],
 )
 def test_autocast_is_torchs(photos: list[Path], call: Callable[[Any], Any]) -> None:
     with torch.autocast("cpu", torch.bfloat16):
@@ -294,6 +306,37 @@ def test_v2_makes_images_on_torchs_default_device(photos: list[Path]) -> None:
             assert [call(image).device.type for call in calls] == ["meta"] * 3
 
 
+def test_where_torchs_rounding_decides_a_level_torch_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "gray.png"
+    Image.new("RGB", (300, 300), (128, 128, 128)).save(path)  # half of 128 and half of each level
+    contrast = v2.Compose([v2.ToImage(), v2.ColorJitter(contrast=(0.5, 0.5)), v2.CenterCrop(20)])
+    side_by_side(shapes.Photos([path] * 4, contrast), batch_size=2)
+    loader = FastLoader(shapes.Photos([path] * 4, contrast), 2)
+    for _ in loader:
+        pass
+    assert loader.stats()["images_deferred"] == 4
+    assert "4 tensors" in loader.explain()
+
+
+@pytest.mark.parametrize("name", ["item", "in place"])
+def test_three_channels_that_are_one_in_memory_are_torchs(photos: list[Path], name: str) -> None:
+    def change(gray: torch.Tensor) -> Any:
+        if name == "item":
+            return gray[1, 2, 3].item(), gray[:, 2:9].clone(), gray.untyped_storage().nbytes()
+        gray[:, 2:9] = 0
+        return gray
+
+    outcomes = []
+    for deferring in (False, True):
+        with switch.deferring() if deferring else contextlib.nullcontext():
+            gray = F2.rgb_to_grayscale(F2.to_image(opened(photos[0])), 3)
+            try:
+                outcomes.append(str(change(gray)))
+            except RuntimeError as error:  # it would be written to three times
+                outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
 class Read(shapes.Photos):
     """Reads with torchvision.io."""
 
@@ -344,6 +387,13 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "shear": lambda x: F2.affine(x.contiguous(), 0.0, [0, 0], 1.0, [9.0, 0.0], center=[0, 0]),
     "move": lambda x: F2.affine(x[:, :40, 5:], 0, [0, 7], 1.0, [0, 0], fill=[3, 250, 7][: len(x)]),
     "rotate": lambda x: F2.rotate(F2.rotate(x, 33.3, fill=(8,)), -200.0, Mode.BILINEAR),
+    "gray": lambda x: F2.rgb_to_grayscale(x, len(x)),
+    "gray, and on": lambda x: F2.rgb_to_grayscale(x[:, 3:20, 4:30], num_output_channels=3).float(),
+    "order": lambda x: F2.permute_channels(x, torch.tensor([2, 0, 1][: len(x)]) % len(x)),
+    "blur": lambda x: F2.gaussian_blur(x, [5, 3], [0.7, 1.1]),
+    "blur of a part": lambda x: F2.gaussian_blur(x.contiguous()[:, 3:40, 4:40], 3),
+    "border of a colour": lambda x: F2.pad(x, [1, 0, 2, 3], fill=[1, 2.0, 255][: len(x)])[:, :9],
+    "large contrast": lambda x: F2.adjust_contrast(F2.pad(x, [200, 250], fill=99), 0.63),
     "larger": lambda x: F2.resize(x, [99, 120], interpolation=Mode.BICUBIC),
     "one side": lambda x: F2.resize(x, [x.shape[1], 20]),
     "same": lambda x: F2.resize(x, list(x.shape[1:])),

@@ -582,6 +582,51 @@ def test_a_chain_of_v2_leaves_samples_and_masks_to_torchvision() -> None:
         assert np.array_equal(np.asarray(deferred), np.asarray(real))
 
 
+LABELS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
+    "label": lambda image: (image, 3),
+    "labels": lambda image: (torch.arange(3), image, "name", None),
+    "sample": lambda image: ({"image": image, "target": {"label": 3, "of": [1.5, True]}},),
+    "pair": lambda image: ((image, 7),),
+}
+
+
+@needs_v2
+@pytest.mark.parametrize("name", LABELS)
+def test_a_chain_of_v2_takes_labels_with_an_image(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied = v2.RandomApply([v2.ColorJitter(0.4), v2.RandomHorizontalFlip()])
+    chain, outcomes = v2.Compose([v2.ToImage(), applied, *ON_TENSORS[1:]]), []
+    for image in (lambda: opened().materialise(), opened):
+        with deferring():
+            chain(opened(), 1)  # which has proved itself now
+            if image is opened:  # no transform is called
+                monkeypatch.setattr(v2.Transform, "forward", None)
+                monkeypatch.setattr(v2.Transform, "_needs_transform_list", None)
+            torch.manual_seed(4)
+            made = chain(*LABELS[name](image()))
+        leaves, spec = torch.utils._pytree.tree_flatten(made)
+        kinds = [getattr(type(leaf), "stands_for", type(leaf)) for leaf in leaves]
+        values = [np.asarray(leaf).tolist() for leaf in leaves]
+        outcomes.append((str(spec), kinds, values, torch.get_rng_state().tolist()))
+    assert outcomes[0] == outcomes[1]
+
+
+@needs_v2
+def test_labels_are_torchvisions_where_an_image_is_not_known_as_one() -> None:
+    chain = v2.Compose([v2.ToImage(), v2.ToPureTensor(), v2.ToDtype(torch.float32, scale=True)])
+    made = []
+    for image in (opened, lambda: opened().materialise()):
+        with deferring():
+            made.append(chain(torch.arange(3), image()))
+    for deferred, real in zip(*made, strict=True):
+        assert np.array_equal(np.asarray(deferred), np.asarray(real))
+        assert deferred.dtype == real.dtype
+    of_v1 = transforms.RandomApply([v2.RandomHorizontalFlip()])
+    with deferring(), pytest.raises(TypeError):
+        v2.Compose([v2.ToImage(), of_v1])(opened(), 3)
+
+
 def test_what_a_step_of_random_apply_gives_may_be_the_users_to_keep() -> None:
     kept: list[Any] = []
 

@@ -171,6 +171,6 @@ def _in_core(tensor: Any) -> torch.Tensor:
         return torch.stack([_in_core(DeferredTensor(row)) for row in rows])
     if memory is not None and memory.real is None:
         made = single.tensor(memory.recording(), memory.layout, least_pixels=0)
-        tensor = tensor.materialise() if made is None else made
+        tensor = tensor.materialise() if made is None else memory.as_told(made)
     real: torch.Tensor = tensor.as_subclass(torch.Tensor)
     return real

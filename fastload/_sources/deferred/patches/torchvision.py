@@ -80,36 +80,14 @@ def gaussian_blurrer(v2: bool) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def gaussian_blur(img: Any, kernel_size: Any, sigma: Any = None) -> Any:
             if waiting(img) and img._mode in PLAIN:
-                found = _kernel(kernel_size, sigma)
-                w, h = img._size
-                if found is not None and found[0][0] // 2 < w and found[0][1] // 2 < h:
-                    across, down = (
-                        torch_blur.weights(v2, *one) for one in zip(*found, strict=True)
-                    )
-                    known = () if across is None or down is None else (across, down)
-                    return img._then(("kernel_blur", v2, *found, *known))
+                given = torch_blur.recorded(img._size, kernel_size, sigma, v2)
+                if given is not None:
+                    return img._then(("kernel_blur", v2, *given))
             return original(img, kernel_size, sigma)
 
         return gaussian_blur
 
     return make
-
-
-def _kernel(size: Any, sigma: Any) -> tuple[tuple[int, int], tuple[float, float]] | None:
-    """Kernel size and sigma in x and y, if torchvision takes them."""
-    sizes = (size, size) if type(size) is int else size
-    if not isinstance(sizes, (tuple, list)) or len(sizes) != 2:
-        return None
-    if not all(type(k) is int and k > 0 and k % 2 == 1 for k in sizes):
-        return None
-    if sigma is None:
-        sigma = [k * 0.15 + 0.35 for k in sizes]
-    sigmas = (sigma,) if type(sigma) in (int, float) else sigma
-    if not isinstance(sigmas, (tuple, list)) or len(sigmas) not in (1, 2):
-        return None
-    if not all(type(s) in (int, float) and s > 0 for s in sigmas):
-        return None
-    return (sizes[0], sizes[1]), (float(sigmas[0]), float(sigmas[-1]))
 
 
 # torchvision, from images to tensors, and on those.

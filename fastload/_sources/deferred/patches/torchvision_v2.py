@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 from ...._base.named import named
 from .. import torchvision_transforms as fewer_steps
 from .. import torchvision_v2
-from ..image import DeferredImage
+from ..image import DeferredImage, waiting
 from ..tensor import (
     Deferred,
     DeferredTensor,
@@ -128,6 +128,52 @@ def _recolored(name: str, operation: str) -> Callable[[Function], Function]:
     return make
 
 
+def _pad(original: Function) -> Function:
+    def pad(image: Any, padding: Any, fill: Any = None, padding_mode: Any = "constant") -> Any:
+        return _recorded(image, torchvision_v2.padded, original, (padding, fill, padding_mode))
+
+    return pad
+
+
+def _grayscale(original: Function) -> Function:
+    otherwise = _on_real_images("rgb_to_grayscale", original)
+
+    def rgb_to_grayscale(image: Any, num_output_channels: Any = 1) -> Any:
+        return _recorded(image, torchvision_v2.grayed, otherwise, (num_output_channels,))
+
+    return rgb_to_grayscale
+
+
+def _permute_channels(original: Function) -> Function:
+    otherwise = _on_real_images("permute_channels", original)
+
+    def permute_channels(image: Any, permutation: Any) -> Any:
+        return _recorded(image, torchvision_v2.reordered, otherwise, (permutation,))
+
+    return permute_channels
+
+
+def _permute_channels_of_image(original: Function) -> Function:
+    def permute_channels(image: Any, permutation: Any) -> Any:
+        order = torchvision_v2.channel_order(permutation)
+        if not waiting(image) or image._mode != "RGB" or order is None:
+            return original(image, permutation)
+        made = image._then(("order", *order))
+        made._info = {}
+        return made
+
+    return permute_channels
+
+
+def _gaussian_blur(original: Function) -> Function:
+    otherwise = _on_real_images("gaussian_blur", original)
+
+    def gaussian_blur(image: Any, kernel_size: Any, sigma: Any = None) -> Any:
+        return _recorded(image, torchvision_v2.blurred, otherwise, (kernel_size, sigma))
+
+    return gaussian_blur
+
+
 def _affine(original: Function) -> Function:
     otherwise = _on_real_images("affine", original)
 
@@ -216,7 +262,10 @@ def _composed(call: Function, given: Given) -> Any:
         [*drawn, v2.Resize(9), v2.CenterCrop((7, 6)), v2.ToImage()],
     )
     images = [given.image, *map(given.image.resize, SIZES)]
-    return [call(v2.Compose(chain), image) for chain in chains for image in images]
+    made = [call(v2.Compose(chain), image) for chain in chains for image in images]
+    with_label = call(v2.Compose(chains[3]), images[1], 7)
+    with_name = call(v2.Compose(chains[0]), {"image": given.image, "name": "it"})
+    return [*made, *with_label, *map(with_name.get, ("image", "name"))]
 
 
 _CPU_V2: Final = "v2's crop and flip of 32x32: 81 us of CPU to record a sample, 105 without it"
@@ -259,7 +308,9 @@ PATCHES: Final = [
     ),
     Patch(
         names=("torchvision.transforms.v2.Compose.forward",),
-        ours=fewer_steps.composer(v2.Compose, torchvision_v2.steps, torchvision_v2.APPLIES),
+        ours=fewer_steps.composer(
+            v2.Compose, torchvision_v2.steps, torchvision_v2.APPLIES, torchvision_v2.sample_of
+        ),
         why=STEPS,
         kept_by="CPU per image without it: 2 on 32x32 JPEGs, where the chain begins with ToImage",
         proof=Same(_composed, seeds=(0, 1)),
@@ -298,6 +349,16 @@ def _same(call: Callable[[Function, Given], Any]) -> Callable[[bool], Proof]:
     return lambda marked: Same(call, marked=marked)
 
 
+def _of_levels(call: Callable[[Function, Any], Any]) -> Callable[[bool], Proof]:
+    """Of tensors of every layout."""
+
+    def of_each(kernel: Function, given: Given) -> Any:
+        each = given.levels, given.levels.contiguous(), given.levels[:, 1:8, 2:9]
+        return [call(kernel, levels) for levels in each]
+
+    return _same(of_each)
+
+
 def _casts(marked: bool) -> Proof:
     def cast(scale: bool) -> Same:
         return Same(
@@ -313,11 +374,10 @@ _MODES: Final = (functional.InterpolationMode.NEAREST, functional.InterpolationM
 def _recolors(name: str, operation: str, *tried: float) -> Kernel:
     """An operation on levels, with each of the values ``tried``, of tensors of every layout."""
 
-    def call(recolor: Function, given: Given) -> Any:
-        tensors = [given.levels, given.levels.contiguous(), given.levels[:, 1:8, 2:9]]
-        return [recolor(tensor, *value) for value in _each(tried) for tensor in tensors]
+    def call(recolor: Function, levels: Any) -> Any:
+        return [recolor(levels, *value) for value in _each(tried)]
 
-    return Kernel(name, _TENSORS, _recolored(name, operation), _same(call), True)
+    return Kernel(name, _TENSORS, _recolored(name, operation), _of_levels(call), True)
 
 
 _WAYS: Final = [{"interpolation": mode, "fill": fill} for mode in _MODES for fill in (None, 7)]
@@ -380,6 +440,37 @@ KERNELS: Final = [
         kinds=_IMAGES,
         ours=gaussian_blurrer(v2=True),
         proof=lambda _: BLURS,
+    ),
+    Kernel(
+        name="pad",
+        kinds=_TENSORS,
+        ours=_pad,
+        proof=_of_levels(lambda pad, levels: pad(levels, [1, 0, 2, 3], [9, 0, 255.0])),
+    ),
+    # The images of a proof are too small to be blurred by the core: ``torch_blur.py``.
+    Kernel(
+        name="gaussian_blur",
+        kinds=_TENSORS,
+        ours=_gaussian_blur,
+        proof=_of_levels(lambda blur, levels: blur(levels, [3, 5], [1.3, 0.7])),
+    ),
+    Kernel(
+        name="rgb_to_grayscale",
+        kinds=_TENSORS,
+        ours=_grayscale,
+        proof=_of_levels(lambda gray, levels: gray(levels, num_output_channels=3)),
+    ),
+    Kernel(
+        name="permute_channels",
+        kinds=_TENSORS,
+        ours=_permute_channels,
+        proof=_of_levels(lambda permute, levels: permute(levels, [2, 0, 1])),
+    ),
+    Kernel(
+        name="permute_channels",
+        kinds=_IMAGES,
+        ours=_permute_channels_of_image,
+        proof=_same(lambda permute, given: permute(given.image, torch.tensor([2, 0, 1]))),
     ),
 ]
 
