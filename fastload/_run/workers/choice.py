@@ -18,7 +18,7 @@ When both ways are tried
 
 waiting
     To begin to defer takes a process up to a tenth of a second once: for imports, and to exchange
-    and prove functions of other libraries. So with fewer than ``MANY`` samples in an epoch, or
+    and prove functions of other libraries. So with fewer than ``_MANY`` samples in an epoch, or
     nobody knows how many, a process waits, and makes samples as ever, until what they take in this
     epoch, or took in the epochs so far, comes to ``_STAKE_NS``, and they open images. Few batches
     are looked at meanwhile: the first one of an epoch, and batches 1, 2, 4, 8 ... They are
@@ -56,8 +56,8 @@ _STAKE_NS = 1_000_000_000
 # Of the time, watching takes one part in so many.
 _WATCHED: Final = 50
 
-# Of photos, so many take twice the time that it takes to begin.
-MANY: Final = 80
+# The smallest images take 0.2 ms each, so that so many come to ``_STAKE_NS``: it begins at once.
+_MANY: Final = 5000
 
 _SHARE: Final = 0.005
 
@@ -250,7 +250,7 @@ class Choice:
         self._anew = anew
         if self.measures and anew and not self.at_stake:
             self.begun = False
-        many = samples >= MANY and not (self._epochs or anew)
+        many = samples >= _MANY and not (self._epochs or anew)
         # THREAD.deferring: in a sample of another loader's, which has begun
         if self.waits and (THREAD.deferring or many or self._pays):
             self._begin()

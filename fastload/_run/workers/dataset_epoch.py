@@ -20,7 +20,7 @@ from ..progress import is_stateful
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
 from . import placed_rows
-from .choice import MANY, Choice, choice_for
+from .choice import Choice, choice_for
 from .columns import SMALL_NBYTES
 from .deferral import Deferral, Local, begin_epoch, rest
 from .fetch import Fetcher
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 # Slabs for batches collated in this process: one in use, and one being made.
 _WARM_SLABS = 2
+
+# Of fewer images, what workers would remember is not worth the hundredth of a second that it takes
+# to make what they share.
+_FEW = 1000
 
 # Images to expect of a dataset without a length.
 _UNKNOWN = 1 << 20
@@ -91,10 +95,9 @@ def _expecting(config: LoaderConfig, resources: Resources) -> Choice:
         begin_epoch()  # before workers are forked; and copies to a device have to know the slabs
         decoder_of(config, resources)
         rest(choice)  # only the workers run the dataset
-    few = choice.waits and 0 < length < MANY
+    few = choice.waits and 0 < length < _FEW
     if config.num_workers and not few:
-        # Before workers are forked, which share them, whether they defer or wait. What each worker
-        # would remember of a few images is not worth the time that it takes to make these.
+        # Before workers are forked, which share them, whether they defer or wait.
         from ..._sources.deferred.entry_points import entry_points
         from ..._sources.deferred.headers import header_table
 

@@ -1232,6 +1232,28 @@ def _expand_as(tensor: Any, other: Any) -> Any:
     return tensor.expand(other.shape) if plain else NotImplemented
 
 
+# What is done to each value, whatever its channel.
+_BY_VALUE = frozenset(("normalize", "to_dtype", "mul", "div", "add", "sub"))
+
+
+def _repeat(tensor: Any, *sizes: Any, **kwargs: Any) -> Any:
+    """A gray image in three channels: that of the image in RGB."""
+    wanted = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    if not pending(tensor) or kwargs or wanted != (3, 1, 1) or tensor._memory.mode != "L":
+        return NotImplemented
+    opened, operations, size, _ = tensor._memory.recording()
+    # Of one pixel, torch makes other strides here than ToTensor does.
+    if ("to_tensor",) not in operations or size == (1, 1):
+        return NotImplemented
+    at = operations.index(("to_tensor",))
+    for name, *arguments in operations[at + 1 :]:
+        several = any(isinstance(one, tuple) and len(one) > 1 for one in arguments)
+        if name not in _BY_VALUE or several:
+            return NotImplemented
+    in_colour = (*operations[:at], ("convert", "RGB"), *operations[at:])
+    return DeferredTensor(Recording(opened, in_colour, size, "RGB"))
+
+
 def _reshape(tensor: Any, *shape: Any, **kwargs: Any) -> Any:
     """To the shape of an image, or with a dimension of one in front: a view."""
     if not (pending(tensor) or _unsqueezed(tensor)) or kwargs:
@@ -1599,6 +1621,7 @@ def _handlers() -> Iterator[tuple[Handler, tuple[Callable[..., Any], ...]]]:
     yield _reshape, (x.reshape, torch.reshape)
     yield _expand, (x.expand,)
     yield _expand_as, (x.expand_as,)
+    yield _repeat, (x.repeat,)
     yield _pad, (torch.nn.functional.pad,)
     yield _new, (x.new, x.new_zeros)
     yield _new_full, (x.new_full,)

@@ -158,6 +158,15 @@ def test_little_work_is_left_as_it_is(photos: list[Path], workers: int) -> None:
     assert "images: opened as ever, until making samples takes so long" in loader.explain()
 
 
+def test_it_begins_at_once_only_where_even_the_smallest_images_take_long_enough() -> None:
+    for samples in (80, 1000, choice._MANY):
+        known = Choice()
+        known.expect(samples, 1)
+        assert known.waits == (samples < choice._MANY)
+    # of the smallest images, which take 0.2 ms each
+    assert choice._MANY * 200_000 >= choice._STAKE_NS
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_enough_work_with_images_is_deferred(
     photos: list[Path], monkeypatch: pytest.MonkeyPatch, workers: int

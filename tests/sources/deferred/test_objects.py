@@ -469,6 +469,47 @@ def test_a_batch_has_the_strides_of_torchs(photo: Path, kind: str) -> None:
         assert batch.materialise().stride() == expected.stride()
 
 
+_GRAY_REPEATED: dict[str, Callable[[Image.Image], torch.Tensor]] = {
+    "as it is": lambda x: F.to_tensor(x).repeat(3, 1, 1),
+    "as a tuple": lambda x: F.to_tensor(x).repeat((3, 1, 1)),
+    "turned": lambda x: F.to_tensor(F.rotate(F.resize(x, [30, 41]), 20, fill=9)).repeat(3, 1, 1),
+    "normalised before": lambda x: F.normalize(F.to_tensor(x), [0.4], [0.3]).repeat(3, 1, 1),
+    "normalised after": lambda x: F.normalize(
+        F.to_tensor(x).mul(2).repeat(3, 1, 1), [0.4, 0.5, 0.6], [0.1, 0.2, 0.3]
+    ),
+    "of one row": lambda x: F.to_tensor(x.resize((5, 1))).repeat(3, 1, 1),
+}
+
+_REPEATED_OTHERWISE: dict[str, Callable[[Image.Image], torch.Tensor]] = {
+    "twice": lambda x: F.to_tensor(x).repeat(2, 1, 1),
+    "in a batch": lambda x: F.to_tensor(x).repeat(2, 3, 1, 1),
+    "in colour": lambda x: F.to_tensor(x.convert("RGB")).repeat(3, 1, 1),
+    "levels": lambda x: F.pil_to_tensor(x).repeat(3, 1, 1),
+    "one pixel": lambda x: F.to_tensor(x.resize((1, 1))).repeat(3, 1, 1),
+    "erased": lambda x: F.erase(F.to_tensor(x), 1, 2, 3, 4, torch.tensor(0.5)).repeat(3, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", [*_GRAY_REPEATED, *_REPEATED_OTHERWISE])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_gray_tensor_in_three_channels_is_that_of_a_colour_image(
+    photo: Path, tmp_path: Path, mode: str, name: str
+) -> None:
+    path = tmp_path / "x.jpg"
+    Image.open(photo).convert(mode).save(path)
+    repeat = (_GRAY_REPEATED | _REPEATED_OTHERWISE)[name]
+    expected = repeat(Image.open(path).convert("L"))
+    with switch.deferring():
+        made = repeat(opened(path).convert("L"))
+    assert isinstance(made, DeferredTensor) == (name in _GRAY_REPEATED)
+    assert made.stride() == expected.stride()
+    batch = torch.stack([made, made])
+    real = batch.materialise() if isinstance(batch, DeferredBatch) else batch
+    assert torch.equal(real, torch.stack([expected, expected]))
+    if isinstance(made, DeferredTensor):
+        assert torch.equal(made.materialise(), expected)  # by the core
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (5, 1), (4, 3)])
 @pytest.mark.parametrize("layouts", [(0, 0), (1, 1), (0, 1), (1, 0)])
 def test_tensors_put_together_by_cat_have_the_strides_of_torchs(
