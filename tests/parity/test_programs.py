@@ -127,6 +127,7 @@ SAMPLERS = {
 GRADUAL = {"one by one", "repeated", "more than there are"}
 
 slots = st.integers(0, 1)
+sizes = st.sampled_from([1, 2, 3, 4, 5, 50])
 steps = st.one_of(
     st.tuples(st.just("iter"), slots),
     st.tuples(st.just("next"), slots, st.integers(1, 5)),
@@ -134,12 +135,12 @@ steps = st.one_of(
     st.just(("all",)),
     st.just(("zip",)),
     st.just(("draw",)),
-    st.tuples(st.just("batch_size"), st.sampled_from([1, 2, 3, 4, 5, 50])),
+    st.tuples(st.just("batch_size"), sizes),
     st.tuples(st.just("drop_last"), st.booleans()),
     st.tuples(st.just("sampler"), st.sampled_from(["shuffled", "reversed"])),
     st.tuples(st.just("set_epoch"), st.integers(0, 3)),
 )
-programs = st.lists(steps, min_size=2, max_size=9)
+programs = st.tuples(sizes, st.booleans(), st.lists(steps, min_size=2, max_size=9))
 
 
 def run(kind, dataset, sampler, program, **arguments):
@@ -147,8 +148,9 @@ def run(kind, dataset, sampler, program, **arguments):
     torch.manual_seed(5)
     generator = torch.Generator().manual_seed(6)
     made = SAMPLERS[sampler](generator)
-    if "batch_sampler" not in made:
-        made.setdefault("batch_size", 3)
+    batch_size, drop_last, steps = program
+    if not {"batch_sampler", "batch_size"} & made.keys():
+        made |= {"batch_size": batch_size, "drop_last": drop_last}
     loader = kind(dataset, **made, **arguments)
     iterators = {}
     printed = []
@@ -157,7 +159,7 @@ def run(kind, dataset, sampler, program, **arguments):
         label = "the end" if batch is None else batch[1]
         return label.tolist() if isinstance(label, torch.Tensor) else label
 
-    for step, *values in program:
+    for step, *values in [*steps, ("all",)]:
         if step in ("batch_size", "drop_last", "sampler"):
             if not isinstance(loader.batch_sampler, BatchSampler):
                 continue
@@ -200,7 +202,7 @@ def test_any_order_stays_on_the_fast_path(datasets, kind, sampler):
 
 @pytest.mark.parametrize("kind", ["own", "folder", "packed", "rows"])
 @given(sampler=st.sampled_from(sorted(SAMPLERS)), program=programs)
-@settings(max_examples=settings.default.max_examples * 3)
+@settings(max_examples=settings.default.max_examples * 5)
 def test_without_workers(datasets, theirs, kind, sampler, program):
     ours = run(FastLoader, datasets[kind], sampler, program, num_workers=0)
     assert ours == theirs(sampler, program)
