@@ -2,6 +2,7 @@
 
     photos       a folder of 24 generated JPEGs in three class folders
     store        the same, packed
+    small_photos, small_store   the same of half the width and height
     test_data    a folder of real photos, where there is one
     count        count(small, full): how often to try; full with --long
     simd         each instruction set of the core in turn, chosen for the test
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import dataclasses
 import gc
 import logging
 import multiprocessing
@@ -225,6 +227,27 @@ def store(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     path = tmp_path_factory.mktemp("store") / "photos.lmdb"
     pack(photos, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``photos`` of half the width and height, where only their number counts. Read only."""
+    from bench import synthetic
+
+    sizes = tuple((width // 2, height // 2) for width, height in synthetic.PHOTO.sizes)
+    kind = dataclasses.replace(synthetic.PHOTO, sizes=sizes)
+    folder = tmp_path_factory.mktemp("small-photos")
+    return synthetic.make_images(folder, 24, kind=kind, classes=3, seed=7)
+
+
+@pytest.fixture(scope="session")
+def small_store(small_photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``small_photos`` packed as they are. Read only."""
+    from fastload import pack
+
+    path = tmp_path_factory.mktemp("store") / "small-photos.lmdb"
+    pack(small_photos, path)
     return path
 
 

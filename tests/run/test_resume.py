@@ -64,6 +64,17 @@ def resumed(make, steps, epochs=2, load=None):
     return expected, got
 
 
+@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_packed_store_with_random_transforms(store, engine, steps):
+    def make():
+        return FastLoader(store, 5, shuffle=True, transform=TRAIN, seed=2, engine=engine)
+
+    expected, got = resumed(make, steps)
+    assert len(expected) == 10 - steps
+    assert_same(got, expected)
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("steps", [2, 7])
 def test_a_packed_store_without_a_seed_draws_order_and_augmentation_again(store, persistent, steps):
