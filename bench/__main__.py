@@ -57,7 +57,12 @@ _FILES = click.argument(
 @click.option(
     "--tries", type=click.IntRange(1), help="Settings that each loader tries; default: all."
 )
-@click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the rows.")
+@click.option(
+    "--json",
+    "output",
+    type=click.Path(dir_okay=False),
+    help="File for the rows; those of other variants that it has stay.",
+)
 @click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
 @click.option(
     "--repos",
@@ -89,12 +94,16 @@ def run(
     )
     existing = tuple(chosen.variants)
     wanted = _split("variant", variants or existing[0], (*existing, "all"))
+    path = Path(output) if output else None
+    kept = _rows((path,)) if path and path.exists() else []
     rows: list[report.Row] = []
     for variant in existing if "all" in wanted else wanted:
-        for row in chosen.run(variant, options):
-            rows.append({**row, "variant": f"{variant}, {simd}"} if simd else row)
-        if output:  # after each variant: an interrupted run keeps what it has
-            Path(output).write_text(json.dumps(rows, indent=1) + "\n")
+        name = f"{variant}, {simd}" if simd else variant
+        made = [{**row, "variant": name} for row in chosen.run(variant, options)]
+        rows += made
+        if path:  # after each variant: an interrupted run keeps what it has
+            kept = _merged(kept, made)
+            path.write_text(json.dumps(kept, indent=1) + "\n")
     _show(rows)
 
 
@@ -138,6 +147,18 @@ def _rows(files: tuple[Path, ...]) -> list[report.Row]:
             raise click.ClickException(expected) from error
         rows += found
     return rows
+
+
+def _merged(kept: list[report.Row], made: list[report.Row]) -> list[report.Row]:
+    """``kept``, with the rows ``made`` in the place of those that it has of their variants."""
+
+    def variant(row: report.Row) -> tuple[str, str]:
+        return row["suite"], row["variant"]
+
+    order = list(dict.fromkeys(map(variant, [*kept, *made])))
+    again = set(map(variant, made))
+    rows = [row for row in kept if variant(row) not in again] + made
+    return sorted(rows, key=lambda row: order.index(variant(row)))
 
 
 def _say(line: str) -> None:

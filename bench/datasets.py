@@ -115,7 +115,8 @@ class Albumented(_Files):
         if self._cv2:
             import cv2
 
-            image = cv2.cvtColor(cv2.imread(str(self._paths[index])), cv2.COLOR_BGR2RGB)
+            image: Any = cv2.imread(str(self._paths[index]))
+            image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
         else:
             image = np.array(Image.open(self._paths[index]).convert("RGB"))
         return self.transform(image=image)["image"], index % 10

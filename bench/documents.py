@@ -24,7 +24,7 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
 
     Raises ValueError if a document has no markers.
     """
-    filled = {}
+    filled: dict[Path, None] = {}
     for page, name, table in _TABLES:
         if text := table(rows):
             _between(root / page, name, text)

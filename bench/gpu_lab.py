@@ -171,14 +171,14 @@ def measured(
 
 def _step(network: torch.nn.Module, device: torch.device) -> Step:
     """A training step on [images, labels]."""
-    model = network.to(device=device, memory_format=torch.channels_last)
+    model = network.to(device).to(memory_format=torch.channels_last)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def step(batch: Batch) -> None:
         with torch.autocast(device.type, torch.bfloat16):
             loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
 
     return step
@@ -269,7 +269,7 @@ def network(compiled: bool) -> torch.nn.Module:
     tiny = [torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
     made = torch.nn.Sequential(*tiny, torch.nn.Linear(4, 1000)) if TOY else resnet50()
     compiling: Any = torch.compile(made, dynamic=False) if compiled and not TOY else made
-    return compiling  # type: ignore[no-any-return]
+    return compiling
 
 
 def fed(model: torch.nn.Module, kind: str, batch: int, **given: Any) -> None:
@@ -421,11 +421,12 @@ def dali() -> None:
 def dali_boxes() -> None:
     """The same with boxes, which need an nvJPEG that is loaded before torchvision: LD_PRELOAD."""
     from fastload._engine.nvidia import dali as engine
+    from fastload._engine.nvidia.dali_graph import PipelineOptions
 
-    built = engine.PipelineOptions
-    with mock.patch.object(
-        engine, "PipelineOptions", lambda **given: built(**{**given, "whole": False})
-    ):
+    def of_boxes(**given: Any) -> PipelineOptions:
+        return PipelineOptions(**{**given, "whole": False})
+
+    with mock.patch.object(engine, "PipelineOptions", of_boxes):
         dali()
 
 

@@ -64,7 +64,8 @@ def figures(rows: Sequence[Row], folder: Path) -> list[Path]:
         charts = [group for group in groups if report.best_first(group)]
         for name, drawn in ((suite, charts), (OVERVIEW, overview(of_suite))):
             for theme in (LIGHT, DARK) if drawn else ():
-                with matplotlib.rc_context({**_STYLE, **dict.fromkeys(_COLOURED, theme.text)}):
+                style: Any = {**_STYLE, **dict.fromkeys(_COLOURED, theme.text)}
+                with matplotlib.rc_context(style):
                     figure = Figure(layout="constrained")
                     if isinstance(drawn, dict):
                         _overview(figure, drawn, theme)

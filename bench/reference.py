@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -35,7 +36,7 @@ def make(work: Workload) -> Path:
     return path
 
 
-def _compute(work: Workload) -> dict[str, np.ndarray]:
+def _compute(work: Workload) -> dict[str, Any]:
     import torch
 
     from bench.loaders._torchvision import transforms_v1

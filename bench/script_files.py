@@ -97,7 +97,8 @@ def _voc(folder: Path, files: list[Path]) -> None:
 
 def _coco(folder: Path, files: list[Path]) -> None:
     """Four boxes in each photo of ``imgs``."""
-    photos, boxes = [], []
+    photos: list[dict[str, Any]] = []
+    boxes: list[dict[str, Any]] = []
     for image, path in enumerate(files):
         with Image.open(path) as picture:
             width, height = picture.size

@@ -16,6 +16,7 @@ import dataclasses
 import importlib
 import itertools
 import logging
+import os
 import random
 import sys
 import types
@@ -78,11 +79,11 @@ SCRIPTS: dict[str, Script] = {}
 """By variant of the suite."""
 
 
-def script(*source: str, **more: Any) -> Callable[[_Make], _Make]:
+def script(repository: str, commit: str, file: str, **more: Any) -> Callable[[_Make], _Make]:
     """Put the ``make`` below it into ``SCRIPTS``, under its name; the rest is Script's."""
 
     def add(make: _Make) -> _Make:
-        SCRIPTS[make.__name__.replace("_", "-")] = Script(*source, make, **more)
+        SCRIPTS[make.__name__.replace("_", "-")] = Script(repository, commit, file, make, **more)
         return make
 
     return add
@@ -403,6 +404,10 @@ def hrnet(checkout: Path, photos: Path) -> Given:
 def jigsaw(checkout: Path, photos: Path) -> Given:
     """self-supervision: nine tiles, each jittered by NumPy and normalized by itself"""
     module = definitions(checkout / "Dataset/JigsawImageLoader.py")
-    with contextlib.chdir(photos):
+    before = Path.cwd()
+    os.chdir(photos)  # where it looks for its table of permutations
+    try:
         dataset = module.DataLoader(str(photos / "imgs"), "listed.txt", classes=1000)
+    finally:
+        os.chdir(before)
     return Given(dataset, shuffle=True)

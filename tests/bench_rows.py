@@ -19,10 +19,7 @@ def run(cache: Path, *arguments: object) -> Result:
 
 
 def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]:
-    path = cache / f"{suite}.json"
-    done = run(cache, suite, *arguments, "--threads", 2, "--json", path)
-    assert done.exit_code == 0, done.output
-    rows: list[dict[str, Any]] = json.loads(path.read_text())
+    rows = _rows(cache, suite, *arguments)
     for row in rows:
         assert list(row)[: len(KEYS)] == KEYS
         assert row["suite"] == suite
@@ -37,8 +34,13 @@ def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]
 
 
 def rows_of_any(cache: Path, suite: str, variant: str, *arguments: object) -> list[dict[str, Any]]:
+    return _rows(cache, suite, "--variant", variant, *arguments)
+
+
+def _rows(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]:
     path = cache / f"{suite}.json"
-    done = run(cache, suite, "--variant", variant, *arguments, "--threads", 2, "--json", path)
+    path.unlink(missing_ok=True)  # rows of other variants would stay
+    done = run(cache, suite, *arguments, "--threads", 2, "--json", path)
     assert done.exit_code == 0, done.output
     rows: list[dict[str, Any]] = json.loads(path.read_text())
     return rows

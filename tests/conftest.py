@@ -2,6 +2,7 @@
 
     photos       a folder of 24 generated JPEGs in three class folders
     store        the same, packed
+    small_photos, small_store   the same of half the width and height
     test_data    a folder of real photos, where there is one
     count        count(small, full): how often to try; full with --long
     simd         each instruction set of the core in turn, chosen for the test
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import dataclasses
 import gc
 import logging
 import multiprocessing
@@ -74,6 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all is imported: a fifth of what it takes, and little of it is garbage
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's background job: the processes that tests interrupt would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -152,6 +155,7 @@ def pytest_collection_finish() -> None:
     in a forked child, which copies each of their pages. Every test for leaks collects twice.
     """
     _freeze()
+    gc.enable()
     huge_pages.collapse()
     # The interpreter ends as ever: some libraries report what they find alive then. Not before: at
     # its own end pytest collects five times.
@@ -223,6 +227,27 @@ def store(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     path = tmp_path_factory.mktemp("store") / "photos.lmdb"
     pack(photos, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``photos`` of half the width and height, where only their number counts. Read only."""
+    from bench import synthetic
+
+    sizes = tuple((width // 2, height // 2) for width, height in synthetic.PHOTO.sizes)
+    kind = dataclasses.replace(synthetic.PHOTO, sizes=sizes)
+    folder = tmp_path_factory.mktemp("small-photos")
+    return synthetic.make_images(folder, 24, kind=kind, classes=3, seed=7)
+
+
+@pytest.fixture(scope="session")
+def small_store(small_photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``small_photos`` packed as they are. Read only."""
+    from fastload import pack
+
+    path = tmp_path_factory.mktemp("store") / "small-photos.lmdb"
+    pack(small_photos, path)
     return path
 
 

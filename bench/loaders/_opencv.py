@@ -37,7 +37,7 @@ def decode(data: bytes | memoryview) -> np.ndarray:
     """uint8 HWC RGB from an image file's bytes."""
     if bytes(data[:2]) == b"\xff\xd8":
         return simplejpeg.decode_jpeg(data, colorspace="RGB")
-    picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    picture: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
-import torch
+from torch.utils.dlpack import from_dlpack
 
 from bench.loaders.base import Batch, Loader, Setting
 from bench.workload import MEAN, STD, Workload
@@ -38,7 +39,7 @@ class Dali(Loader):
         """The pipeline's own batches: each is valid until the next one is asked for."""
         for _ in range(self._batches):
             outputs = self._pipeline.run()
-            images, labels = (torch.from_dlpack(output.as_tensor()) for output in outputs)
+            images, labels = (from_dlpack(output.as_tensor()) for output in outputs)
             if self._nhwc:
                 images = images.permute(0, 3, 1, 2)
             yield images, labels.squeeze(1).long()
@@ -48,12 +49,13 @@ class Dali(Loader):
 
 
 def _pipeline(work: Workload, setting: Setting) -> Any:
-    from nvidia.dali import fn, pipeline_def, types
+    dali: Any = importlib.import_module("nvidia.dali")  # whose own types lack most of it
+    fn, types = dali.fn, dali.types
 
     channels_last = work.memory_format == "channels_last"
     decodes = "cpu" if work.device == "cpu" else "mixed"
 
-    @pipeline_def(
+    @dali.pipeline_def(
         batch_size=work.batch,
         num_threads=setting["num_threads"],
         device_id=None if work.device == "cpu" else 0,

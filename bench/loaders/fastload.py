@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -13,13 +13,20 @@ from bench.loaders.base import Loader, Setting
 from bench.process import Refused
 from bench.workload import Workload
 
-_RECORDS = {"keep": "unchanged image files", "dct": "DCT coefficients", "raw": "raw pixels"}
+if TYPE_CHECKING:  # importing fastload is part of what is measured
+    from fastload import hints
+
+_RECORDS: dict[hints.Encoding, str] = {
+    "keep": "unchanged image files",
+    "dct": "DCT coefficients",
+    "raw": "raw pixels",
+}
 
 
 class _Fastload(Loader):
-    needs = ("fastload", "torchvision")
+    needs: ClassVar[tuple[str, ...]] = ("fastload", "torchvision")
     user_imports = ("torchvision.datasets", "torchvision.transforms")
-    decode = "exact"
+    decode: hints.Decode = "exact"
 
     def load(self) -> None:
         import fastload
@@ -81,7 +88,7 @@ class Store(_Fastload):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         more = name.split("-")
-        self.encode = next((one for one in more if one in _RECORDS), "keep")
+        self.encode: hints.Encoding = next((one for one in _RECORDS if one in more), "keep")
         self.decode = "scaled" if "scaled" in more else "exact"
         self.store = f"fastload-{self.encode}-lmdb"
         scaled = ", with DCT-scaled decoding" if self.decode == "scaled" else ""

@@ -36,7 +36,7 @@ class Grain(Loader):
 
 
 def _read(finish: Any, sample: tuple[str, int]) -> tuple[torch.Tensor, int]:
-    return finish(record(sample))  # type: ignore[no-any-return]
+    return finish(record(sample))
 
 
 def _stack(samples: Any) -> tuple[torch.Tensor, torch.Tensor]:

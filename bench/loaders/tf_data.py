@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
+from torch.utils.dlpack import from_dlpack
 
 from bench.loaders.base import Batch, Loader, Setting
 from bench.workload import MEAN, STD, Workload
@@ -54,10 +54,10 @@ class TfData(Loader):
     def epoch(self) -> Iterator[Batch]:
         for images, labels in self._loader:
             # DLPack shares the memory; TensorFlow's arrays are read-only as NumPy.
-            pixels = torch.from_dlpack(images)
+            pixels = from_dlpack(images)
             if self._channels_last:
                 pixels = pixels.permute(0, 3, 1, 2)
-            yield pixels, torch.from_dlpack(labels)
+            yield pixels, from_dlpack(labels)
 
 
 def _decoder(tf: Any, work: Workload) -> Any:

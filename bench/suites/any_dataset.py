@@ -57,7 +57,7 @@ class Configuration:
         made = self.make(options)
         given = made if isinstance(made, Given) else Given(made, **self.more(made))
         images = len(getattr(given.dataset, "dataset", given.dataset))  # a stream's, a subset's
-        how = {"batch": self.batch, "persistent": self.persistent, "images": images}
+        how: dict[str, Any] = {"batch": self.batch, "persistent": self.persistent, "images": images}
         return compare(given, options, workers=workers, **how, **facts)
 
 

@@ -32,7 +32,7 @@ class Cache(Suite):
         dataset = ImageFolder(work.images, transform=transforms_v1(work))
 
         def loader(cache: Any = None) -> FastLoader[Any]:
-            how = {"num_workers": work.threads, "shuffle": work.shuffled, "seed": 0}
+            how: dict[str, Any] = {"num_workers": work.threads, "shuffle": work.shuffled, "seed": 0}
             return FastLoader(dataset, batch_size=work.batch, cache=cache, **how)
 
         warmup_s = len(dataset) / rate_of(loader())  # sizes are read, files are in the page cache

@@ -183,7 +183,7 @@ def _epoch(loader: Any) -> list[list[Any]]:
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
-    transform = getattr(loader.dataset, "transform", None)
+    transform: Any = getattr(loader.dataset, "transform", None)
     if hasattr(transform, "set_random_seed"):  # Albumentations, which has its own generators
         transform.set_random_seed(1)
     return [[_described(leaf) for leaf in _leaves(batch)] for batch in loader]
@@ -203,7 +203,7 @@ def _described(leaf: Any) -> Any:
     if not isinstance(array, torch.Tensor):
         return leaf
     values = array.detach().reshape(-1).view(torch.uint8).numpy()
-    return _Array(kind, tuple(array.shape), array.dtype, hashlib.sha256(values).hexdigest())
+    return _Array(kind, tuple(array.shape), array.dtype, hashlib.sha256(values.data).hexdigest())
 
 
 def _leaves(batch: Any) -> list[Any]:

@@ -35,7 +35,7 @@ class EpochCursor:
     Attributes:
         next_epoch: the epoch of the next iteration, unless a sampler was told another one.
         chosen: ``set_epoch`` was called since an epoch last began.
-        sampler_epoch: the epoch of the user's sampler when an epoch last began.
+        sampler_epoch: the epoch of the user's sampler when an epoch last began or was chosen.
         base_seed: what persistent workers, and the engine's augmentation, were seeded with.
         progress: of the newest iteration, or None.
         resume: a state that was loaded for the next iteration, or None.
@@ -54,6 +54,11 @@ class EpochCursor:
         self.next_epoch, self.chosen = epoch, True
         parts = (config.batch_sampler, config.epoch_sampler, *nested(config.dataset))
         set_epoch_of(parts, epoch)
+        self._note_sampler_epoch(config)  # the sampler may be told another one after this
+
+    def _note_sampler_epoch(self, config: LoaderConfig) -> None:
+        current = _epoch_of_sampler(config)
+        self.sampler_epoch = self.sampler_epoch if current is None else current
 
     def begin(self, config: LoaderConfig) -> int:
         """Begin an epoch; return its number."""
@@ -61,8 +66,7 @@ class EpochCursor:
         if order.keeps_epoch:
             order.begin(epoch)
         elif not config.own_order:
-            current = _epoch_of_sampler(config)
-            self.sampler_epoch = self.sampler_epoch if current is None else current
+            self._note_sampler_epoch(config)
         if config.seed is not None:
             parts = config.dataset.datasets if is_mix_dataset(config.dataset) else ()
             for part in (config.dataset, *parts):
@@ -136,7 +140,7 @@ class EpochCursor:
 
     def snapshot(self, config: LoaderConfig) -> Progress:
         """The progress that ``state_dict`` saves."""
-        if self.resume is not None:
+        if self.resume is not None and self.resume.epoch == self.upcoming(config):
             return self.resume
         progress = self.progress
         replaced = self.running() is None and progress and self.changed_since(config, progress)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from bench import documents, loaders, report
-from bench.__main__ import run
+from bench.__main__ import main, run
 from bench.report import is_peer
 from bench.suites import SUITES
 
@@ -89,6 +90,30 @@ def test_the_script_measures_every_suite_beside_eight_peers(
         "memory",
         "cold",
     }
+
+
+def test_rows_of_variants_that_are_not_measured_again_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "imagenet-train.json"
+    before = [
+        {**row(name, 400.0), "variant": variant}
+        for variant in ("float32", "webp")
+        for name in ("torch-pil", "dali")
+    ]
+    path.write_text(json.dumps(before))
+    suite = SUITES["imagenet-train"]
+    monkeypatch.setattr(
+        type(suite), "run", lambda self, variant, _: [{**row("spdl", 9.0), "variant": variant}]
+    )
+    for variants in ("uint8", "float32"):  # one that is new, one that the file has
+        done = CliRunner().invoke(
+            main, ["run", suite.name, "--variant", variants, "--json", str(path)]
+        )
+        assert done.exit_code == 0, done.output
+    found = [(each["variant"], each["loader"]) for each in json.loads(path.read_text())]
+    kept = [("webp", "torch-pil"), ("webp", "dali")]
+    assert found == [("float32", "spdl"), *kept, ("uint8", "spdl")]
 
 
 def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:

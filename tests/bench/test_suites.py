@@ -133,8 +133,10 @@ def test_every_suite_has_a_toy_test() -> None:
 
 
 @pytest.mark.parametrize("suite", ["imagenet-train", "startup", "memory"])
-def test_a_loader_that_cannot_take_part_is_a_row_with_its_reason(cache: Path, suite: str) -> None:
-    path = cache / "absent.json"
+def test_a_loader_that_cannot_take_part_is_a_row_with_its_reason(
+    cache: Path, tmp_path: Path, suite: str
+) -> None:
+    path = tmp_path / "absent.json"
     done = run(cache, suite, "--loaders", "torch-array,ffcv", "--json", path)
     assert done.exit_code == 0, done.output
     rows = json.loads(path.read_text())

@@ -19,10 +19,8 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     RandomSampler,
-    SequentialSampler,
     Subset,
     TensorDataset,
-    WeightedRandomSampler,
     default_collate,
     random_split,
 )
@@ -33,7 +31,6 @@ from torchvision.transforms import v2
 import fastload
 import leaks
 from batches import EVAL, MEAN, STD, TRAIN
-from combinations import combinations
 from fastload import FastLoader, PackedDataset, UsageError, _loader, pack
 from fastload._run.config import ARGUMENTS
 from fastload._sources.collate import collate
@@ -56,42 +53,6 @@ def test_a_folder_gives_dataloaders_batches_bit_for_bit(photos, engine, drop_las
     assert len(ours) == len(theirs)
     for _ in range(2):
         assert_same(list(ours), list(theirs))
-
-
-@pytest.mark.parametrize(
-    ("workers", "stop", "drop_last"),
-    combinations(
-        [{"num_workers": 0}, {"num_workers": 1, "persistent_workers": True}],
-        [0, 2, 4],
-        [False, True],
-        rounds=2,
-    ),
-)
-def test_loops_that_are_left_early_go_on_with_dataloaders_order(photos, drop_last, workers, stop):
-    folder = ImageFolder(photos, EVAL)
-    batches = []
-    for kind in (DataLoader, FastLoader):
-        generator = torch.Generator().manual_seed(2)
-        loader = kind(folder, 5, shuffle=True, generator=generator, drop_last=drop_last, **workers)
-        batches.append([b for _ in range(3) for _, b in zip(range(stop + 1), loader)])
-    assert_same(*batches)
-
-
-class Drawing:
-    """A batch sampler that draws when it is asked for its iterator, as a generator does not."""
-
-    def __iter__(self):
-        return iter(torch.randperm(24).view(6, 4).tolist())
-
-
-def test_a_batch_sampler_that_draws_at_once_is_asked_when_dataloader_asks_it(photos):
-    folder = ImageFolder(photos, EVAL)
-    batches = []
-    for kind in (DataLoader, FastLoader):
-        torch.manual_seed(3)
-        loader = kind(folder, batch_sampler=Drawing())
-        batches.append([batch for _ in range(2) for batch in loader])
-    assert_same(*batches)
 
 
 @pytest.mark.native
@@ -227,23 +188,6 @@ class Drawn(Dataset):
         return {"key": self.keys[index], "image": torch.rand(3)}
 
 
-def test_weighted_sampling_stays_on_the_fast_path(photos, store):
-    weights = np.linspace(0.1, 1, len(PackedDataset(store)))
-    loaders = [
-        kind(
-            dataset,
-            batch_size=4,
-            sampler=WeightedRandomSampler(weights, 12, generator=torch.Generator().manual_seed(1)),
-        )
-        for kind, dataset in (
-            (FastLoader, PackedDataset(store, EVAL)),
-            (DataLoader, ImageFolder(photos, EVAL)),
-        )
-    ]
-    assert "engine: native" in loaders[0].explain()
-    assert_same(list(loaders[0]), list(loaders[1]))
-
-
 @pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("how", ["more than there are", "a subset", "its own code"])
 def test_what_comes_again_in_an_epoch_is_augmented_anew(store, how, seed):
@@ -261,30 +205,6 @@ def test_what_comes_again_in_an_epoch_is_augmented_anew(store, how, seed):
             made.setdefault(key, []).append(image.clone())
     assert {len(images) for images in made.values()} == {2}
     assert not any(torch.equal(*images) for images in made.values())
-
-
-def test_a_batch_sampler_decides_the_batches(photos, store):
-    batches = [[0, 1], [3], [2, 2, 2]]
-    theirs = list(DataLoader(ImageFolder(photos, EVAL), batch_sampler=batches))
-    assert_same(list(FastLoader(store, transform=EVAL, batch_sampler=batches)), theirs)
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_a_batch_sampler_of_torchs_decides_the_batches(photos, store, threads):
-    def shuffled(data):
-        return RandomSampler(data, generator=torch.Generator().manual_seed(1))
-
-    folder, packed = ImageFolder(photos, EVAL), PackedDataset(store, EVAL)
-    for make in (
-        lambda data: BatchSampler(SequentialSampler(data), 4, drop_last=True),
-        lambda data: BatchSampler(shuffled(data), 5, drop_last=False),
-        lambda data: BatchSampler([3, 1, 2], 2, drop_last=False),
-    ):
-        theirs = DataLoader(folder, batch_sampler=make(folder))
-        ours = FastLoader(packed, batch_sampler=make(packed), num_workers=threads)
-        assert "engine: native" in ours.explain()
-        for _ in range(2):
-            assert_same(list(ours), list(theirs))
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])
@@ -380,15 +300,6 @@ def test_one_seed_gives_the_same_batches_for_any_threads(photos, store):
     ):
         assert_same(epochs(store, transform=TRAIN, seed=11, **variation), expected)
     assert_same(epochs(ImageFolder(photos, TRAIN), seed=11), expected)
-
-
-@pytest.mark.parametrize("epoch", ["1", 1.5, None])
-def test_an_epoch_that_is_no_integer_is_refused_where_it_is_set(epoch):
-    loader = FastLoader(list(range(8)), 4, shuffle=True, seed=1)
-    with pytest.raises(UsageError, match="expected an integer, got"):
-        loader.set_epoch(epoch)
-    loader.set_epoch(np.int64(1))
-    assert next(iter(loader)).shape == (4,)
 
 
 def test_epochs_differ_in_order_and_augmentation_and_can_be_chosen(store):
@@ -490,12 +401,6 @@ def test_an_iterator_that_was_forgotten_ends_with_its_loader(store):
     for thread in begun:
         thread.join(30)
     assert not any(thread.is_alive() for thread in begun)
-
-
-def test_two_iterators_of_one_loader_do_not_disturb_each_other(store):
-    loader = FastLoader(store, batch_size=3, transform=EVAL)
-    pairs = list(zip(loader, loader, strict=True))
-    assert_same([a for a, _ in pairs], [b for _, b in pairs])
 
 
 def test_a_broken_image_raises_at_its_batch_and_names_the_file(photos, tmp_path):

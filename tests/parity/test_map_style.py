@@ -14,12 +14,9 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
-    RandomSampler,
     SequentialSampler,
     StackDataset,
-    SubsetRandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
     default_collate,
     default_convert,
     get_worker_info,
@@ -76,52 +73,10 @@ def test_later_batches_come_out_of_slabs_and_are_the_same(kind):
     side_by_side(Samples(40, kind), 2, batch_size=3, num_workers=1, persistent_workers=True)
 
 
-samplers = st.sampled_from(
-    [
-        lambda n: {},
-        lambda n: {"shuffle": True},
-        lambda n: {"shuffle": True, "generator": lambda: torch.Generator().manual_seed(3)},
-        lambda n: {"sampler": lambda: SubsetRandomSampler(range(0, n, 2))},
-        lambda n: {"sampler": lambda: WeightedRandomSampler(torch.ones(n), 2 * n)},
-        lambda n: {"sampler": lambda: RandomSampler(range(n), replacement=True, num_samples=70)},
-        lambda n: {"sampler": lambda: list(range(n))[::-1]},
-        lambda n: {"sampler": lambda: (i for i in range(n))},
-    ]
-)
-
-
-@given(
-    n=st.integers(0, 20),
-    batch_size=st.sampled_from([None, 1, 2, 3, 7, 50]),
-    drop_last=st.booleans(),
-    sampler=samplers,
-)
-def test_samplers_batch_sizes_and_drop_last(n, batch_size, drop_last, sampler):
-    side_by_side(
-        Samples(n), 2, batch_size=batch_size, drop_last=drop_last, **(sampler(n) if n else {})
-    )
-
-
-@given(
-    batch_size=st.sampled_from([None, 1, 3]),
-    drop_last=st.booleans(),
-    sampler=samplers,
-    workers=st.integers(1, 2),
-    prefetch=st.sampled_from([None, 1, 5]),
-    persistent=st.booleans(),
-)
-@settings(max_examples=settings.default.max_examples // 3)
-def test_in_worker_processes_too(batch_size, drop_last, sampler, workers, prefetch, persistent):
-    side_by_side(
-        Samples(9),
-        2,
-        batch_size=batch_size,
-        drop_last=drop_last,
-        num_workers=workers,
-        prefetch_factor=prefetch,
-        persistent_workers=persistent,
-        **sampler(9),
-    )
+@pytest.mark.parametrize("batch_size", [None, 1, 3])
+def test_without_samples(batch_size):
+    for drop_last in (False, True):
+        side_by_side(Samples(0), 2, batch_size=batch_size, drop_last=drop_last)
 
 
 @given(

@@ -37,6 +37,20 @@ class Indices(Dataset):
         return 0, index
 
 
+class Backwards(RandomSampler):
+    """Of torch's, but not one."""
+
+    def __iter__(self):
+        return iter(range(COUNT)[::-1])
+
+
+class AtOnce:
+    """A batch sampler that draws where it is asked for its iterator, as a generator does not."""
+
+    def __iter__(self):
+        return iter(torch.randperm(12).view(4, 3).tolist())
+
+
 class OneByOne:
     """A sampler that draws each index when it is asked for it."""
 
@@ -98,6 +112,12 @@ SAMPLERS = {
     "subset": lambda generator: {"sampler": SubsetRandomSampler(range(9), generator=generator)},
     "distributed": lambda generator: {"sampler": DistributedSampler(range(COUNT), 2, 1, seed=4)},
     "one by one": lambda generator: {"sampler": OneByOne(generator), "generator": generator},
+    "backwards": lambda generator: {"sampler": Backwards(range(COUNT))},
+    "a list": lambda generator: {"sampler": [4, 2, 2, 0, 12]},
+    "only once": lambda generator: {"sampler": iter(range(COUNT))},
+    "single": lambda generator: {"batch_size": None, "shuffle": True, "generator": generator},
+    "lists": lambda generator: {"batch_sampler": [[3, 1], [2], [0, 0, 0]]},
+    "at once": lambda generator: {"batch_sampler": AtOnce()},
     "batches": lambda generator: {
         "batch_sampler": BatchSampler(RandomSampler(range(COUNT), generator=generator), 4, False)
     },
@@ -107,6 +127,7 @@ SAMPLERS = {
 GRADUAL = {"one by one", "repeated", "more than there are"}
 
 slots = st.integers(0, 1)
+sizes = st.sampled_from([1, 2, 3, 4, 5, 50])
 steps = st.one_of(
     st.tuples(st.just("iter"), slots),
     st.tuples(st.just("next"), slots, st.integers(1, 5)),
@@ -114,12 +135,12 @@ steps = st.one_of(
     st.just(("all",)),
     st.just(("zip",)),
     st.just(("draw",)),
-    st.tuples(st.just("batch_size"), st.integers(1, 5)),
+    st.tuples(st.just("batch_size"), sizes),
     st.tuples(st.just("drop_last"), st.booleans()),
     st.tuples(st.just("sampler"), st.sampled_from(["shuffled", "reversed"])),
     st.tuples(st.just("set_epoch"), st.integers(0, 3)),
 )
-programs = st.lists(steps, min_size=2, max_size=9)
+programs = st.tuples(sizes, st.booleans(), st.lists(steps, min_size=2, max_size=9))
 
 
 def run(kind, dataset, sampler, program, **arguments):
@@ -127,17 +148,21 @@ def run(kind, dataset, sampler, program, **arguments):
     torch.manual_seed(5)
     generator = torch.Generator().manual_seed(6)
     made = SAMPLERS[sampler](generator)
-    if "batch_sampler" not in made:
-        made["batch_size"] = 3
+    batch_size, drop_last, steps = program
+    if not {"batch_sampler", "batch_size"} & made.keys():
+        made |= {"batch_size": batch_size, "drop_last": drop_last}
     loader = kind(dataset, **made, **arguments)
     iterators = {}
     printed = []
 
     def labels(batch):
-        return "the end" if batch is None else batch[1].tolist()
+        label = "the end" if batch is None else batch[1]
+        return label.tolist() if isinstance(label, torch.Tensor) else label
 
-    for step, *values in program:
+    for step, *values in [*steps, ("all",)]:
         if step in ("batch_size", "drop_last", "sampler"):
+            if not isinstance(loader.batch_sampler, BatchSampler):
+                continue
             iterators.clear()  # an epoch that has begun keeps its order (docs/parity.md)
         if step == "iter":
             iterators[values[0]] = iter(loader)
@@ -167,9 +192,17 @@ def run(kind, dataset, sampler, program, **arguments):
     return printed
 
 
+@pytest.mark.native
+@pytest.mark.parametrize("kind", ["folder", "packed"])
+@pytest.mark.parametrize("sampler", sorted({*SAMPLERS} - {"only once", "single"}))
+def test_any_order_stays_on_the_fast_path(datasets, kind, sampler):
+    made = SAMPLERS[sampler](torch.Generator())
+    assert "engine: native" in FastLoader(datasets[kind], **made).explain()
+
+
 @pytest.mark.parametrize("kind", ["own", "folder", "packed", "rows"])
 @given(sampler=st.sampled_from(sorted(SAMPLERS)), program=programs)
-@settings(max_examples=settings.default.max_examples * 3)
+@settings(max_examples=settings.default.max_examples * 5)
 def test_without_workers(datasets, theirs, kind, sampler, program):
     ours = run(FastLoader, datasets[kind], sampler, program, num_workers=0)
     assert ours == theirs(sampler, program)

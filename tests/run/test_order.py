@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import weakref
 
 import numpy as np
@@ -18,7 +17,6 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
     TensorDataset,
-    WeightedRandomSampler,
 )
 
 from fastload import FastLoader, Mix
@@ -32,116 +30,12 @@ def torch_batches(batch_sampler):
     return [list(batch) for batch in batch_sampler]
 
 
-def in_turn(batch_sampler):
-    """Our batches, where torch would have drawn none ahead."""
-    order = index_batches(batch_sampler)
-    for count in itertools.count(1):
-        batch = next(order, None)
-        order.asked(count)
-        if batch is None:
-            return
-        yield batch
-
-
-def our_batches(batch_sampler):
-    return [batch.tolist() for batch in in_turn(batch_sampler)]
-
-
-@given(n=st.integers(1, 50), size=st.integers(1, 12), drop_last=st.booleans())
-def test_a_sequential_order_is_torchs(n, size, drop_last):
-    sampler = BatchSampler(SequentialSampler(range(n)), size, drop_last)
-    assert our_batches(sampler) == torch_batches(sampler)
-
-
-@given(n=st.integers(1, 50), size=st.integers(1, 12), drop_last=st.booleans())
-def test_a_shuffle_with_a_generator_is_torchs_over_several_epochs(n, size, drop_last):
-    theirs, ours = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
-    for _ in range(3):
-        expected = torch_batches(
-            BatchSampler(RandomSampler(range(n), generator=theirs), size, drop_last)
-        )
-        got = our_batches(BatchSampler(RandomSampler(range(n), generator=ours), size, drop_last))
-        assert got == expected
-        assert torch.equal(theirs.get_state(), ours.get_state())
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("n", [20, 22])
-def test_a_loop_that_is_left_early_leaves_the_generator_as_torch_does(n, drop_last):
-    for stop in range(1, 7):
-        states = []
-        for batches in (iter, in_turn):
-            generator = torch.Generator().manual_seed(3)
-            sampler = RandomSampler(range(n), generator=generator)
-            iterator = batches(BatchSampler(sampler, 4, drop_last))
-            for _ in range(stop):
-                next(iterator, None)
-            states.append(generator.get_state())
-        assert torch.equal(*states)
-
-
-@given(st.integers(1, 20), st.integers(1, 8), st.booleans(), st.booleans(), st.booleans())
-def test_lists_of_indices_are_torchs_and_leave_its_generators_as_torch_does(
-    n, size, drop_last, shuffle, own
-):
-    drawn = []
-    for lists in (iter, index_lists):
-        torch.manual_seed(3)
-        generator = torch.Generator().manual_seed(4) if own else None
-        data = range(n)
-        inner = RandomSampler(data, generator=generator) if shuffle else SequentialSampler(data)
-        sampler = BatchSampler(inner, size, drop_last)
-        epochs = [list(lists(sampler)), list(lists(sampler))]
-        state = torch.get_rng_state().tolist()
-        drawn.append((epochs, state, own and generator.get_state().tolist()))
-    assert drawn[0] == drawn[1]
-    assert all(type(index) is int for epoch in drawn[1][0] for batch in epoch for index in batch)
-
-
 def test_a_dataset_that_has_grown_before_the_first_batch_is_read_as_torch_reads_it():
     data = [0]
     for inner in (SequentialSampler(data), RandomSampler(data)):
         batches = index_lists(BatchSampler(inner, 2, False))
         data.append(0)
         assert sum(map(len, batches)) == len(data)
-
-
-def test_a_shuffle_from_the_global_generator_is_torchs():
-    sampler = BatchSampler(RandomSampler(range(20)), 4, False)
-    torch.manual_seed(5)
-    expected = torch_batches(sampler)
-    torch.manual_seed(5)
-    assert our_batches(sampler) == expected
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        RandomSampler(range(10), replacement=True),
-        RandomSampler(range(10), num_samples=25),
-        WeightedRandomSampler([0.1, 0.9, 0.5], 12),
-        [4, 2, 2, 0],
-    ],
-    ids=["replacement", "more than there are", "weighted", "a list"],
-)
-def test_any_other_sampler_is_iterated_as_it_is(sampler):
-    batches = BatchSampler(sampler, 3, False)
-    torch.manual_seed(1)
-    expected = torch_batches(batches)
-    torch.manual_seed(1)
-    assert our_batches(batches) == expected
-
-
-def test_a_batch_sampler_of_the_users_is_iterated_as_it_is():
-    assert our_batches([[3, 1], [2], [0, 0, 0]]) == [[3, 1], [2], [0, 0, 0]]
-
-
-def test_a_subclass_of_torchs_sampler_is_not_taken_for_it():
-    class Backwards(RandomSampler):
-        def __iter__(self):
-            return iter(range(len(self.data_source))[::-1])
-
-    assert our_batches(BatchSampler(Backwards(range(5)), 2, False)) == [[4, 3], [2, 1], [0]]
 
 
 def test_a_seeded_order_depends_on_seed_and_epoch_alone():

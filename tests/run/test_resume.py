@@ -64,16 +64,6 @@ def resumed(make, steps, epochs=2, load=None):
     return expected, got
 
 
-@pytest.mark.parametrize("steps", [1, 4, 5, 7])
-@pytest.mark.parametrize(("saved", "used"), [(0, 0), (2, 0), (0, 1)])
-def test_a_dataset_of_the_users_with_random_samples_and_a_seed(steps, saved, used):
-    def make(workers):
-        return lambda: FastLoader(Random(), 5, shuffle=True, seed=9, num_workers=workers)
-
-    expected, got = resumed(make(saved), steps, load=make(used))
-    assert_same(got, expected)
-
-
 @pytest.mark.parametrize("engine", ["native", "torch"])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_packed_store_with_random_transforms(store, engine, steps):
@@ -348,17 +338,6 @@ def test_between_epochs_and_before_the_first_it_is_the_beginning_of_one():
         other = FastLoader(range(9), 2, shuffle=True, generator=torch.Generator())
         other.load_state_dict(state)
         assert_same(list(other), expected)
-
-
-def test_an_epoch_that_is_chosen_afterwards_begins_at_its_beginning():
-    loader = FastLoader(range(9), 2, shuffle=True, seed=1)
-    whole = list(loader)
-    iterator = iter(loader)
-    next(iterator)
-    state = loader.state_dict()
-    loader.load_state_dict(state)
-    loader.set_epoch(0)
-    assert_same(list(loader), whole)
 
 
 def test_a_sampler_with_a_state_of_its_own_is_given_it():

@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from google_crc32c import value as crc32c
 from PIL import Image
 
+from fastload import FastLoader
 from fastload.storage import RAW, Record, Store, known_formats, open_store, open_writer
 from fastload.storage._read import read_records
 
@@ -308,3 +310,25 @@ def digest(path_or_store: Any, queue: Any = None) -> list[int]:
     if queue is not None:
         queue.put(seen)
     return seen
+
+
+def write(path: Path, given: list[Record], **options: Any) -> Path:
+    """A store of ``given``, in two parts."""
+    with open_writer(path, classes=CLASSES, **options) as writer:
+        writer.append(given[:7])
+        writer.append(given[7:])
+    return path
+
+
+def loaded(path: Path | Store, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """All images, uint8 (N, 3, H, W), and labels if there are any, by FastLoader."""
+    found = list(FastLoader(path, batch_size=8, num_workers=2, **options))
+    if isinstance(found[0], torch.Tensor):
+        return torch.cat(found), None
+    return torch.cat([one[0] for one in found]), torch.cat([one[1] for one in found])
+
+
+def data_of(path: Path | str) -> list[bytes]:
+    """The bytes of all records, by fastload."""
+    store = open_store(path)
+    return list(read_records(store, np.arange(len(store))))

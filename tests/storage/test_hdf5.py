@@ -20,31 +20,15 @@ from PIL import Image
 
 from fastload import FastLoader, StoreError, StoreNotFoundError, UsageError
 from fastload._tools.summary import summarise
-from fastload.storage import RAW, Record, Store, open_store, open_writer
+from fastload.storage import RAW, Record, open_store, open_writer
 from fastload.storage.formats import hdf5 as module
-from storage.formats import CLASSES, pixels, records
+from storage.formats import CLASSES, loaded, pixels, records, write
 
 COUNT = 23
 
 
 def images(count: int = COUNT) -> np.ndarray:
     return np.random.default_rng(3).integers(0, 256, (count, 11, 9, 3), dtype=np.uint8)
-
-
-def write(path: Path, given: list[Record], **options: Any) -> Path:
-    with open_writer(path, classes=CLASSES, **options) as writer:
-        writer.append(given[:7])
-        writer.append(given[7:])
-    return path
-
-
-def batches(path: Path | Store, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """All images, uint8 (N, 3, H, W), and labels of a store, through FastLoader."""
-    loader = FastLoader(path, batch_size=8, num_workers=2, **options)
-    found = list(loader)
-    if isinstance(found[0], torch.Tensor):
-        return torch.cat(found), None
-    return torch.cat([one[0] for one in found]), torch.cat([one[1] for one in found])
 
 
 def expected(array: np.ndarray) -> torch.Tensor:
@@ -103,7 +87,7 @@ def test_foreign_files_of_images_and_labels_are_read_in_place(
     store = open_store(path)
     assert store.indirect is None
     assert store.keys(np.array([0, 22])) == ["00000000", "00000022"]
-    found, labels = batches(path)
+    found, labels = loaded(path)
     assert torch.equal(found, expected(array))
     assert labels is not None and labels.tolist() == list(range(COUNT))
 
@@ -128,7 +112,7 @@ def test_other_layouts_give_the_same_batches_and_say_what_they_cost(
               "NHW1": array[..., :1]}[layout]  # fmt: skip
     with h5py.File(path, "w") as file:
         file.create_dataset("images", data=stored, **options)
-    found, labels = batches(path)
+    found, labels = loaded(path)
     assert torch.equal(found, expected(array)) and labels is None
     assert summarise(open_store(path)).nbytes == array.nbytes
     loader = FastLoader(path, batch_size=4)
@@ -144,7 +128,7 @@ def test_arrays_of_variable_length_hold_image_files(tmp_path: Path) -> None:
             buffer = io.BytesIO()
             Image.fromarray(image).save(buffer, "PNG")
             data[i] = np.frombuffer(buffer.getvalue(), np.uint8)
-    assert torch.equal(batches(path)[0], expected(array))
+    assert torch.equal(loaded(path)[0], expected(array))
 
 
 @pytest.mark.parametrize("compression", ["gzip", "lzf"])
@@ -156,7 +140,7 @@ def test_a_compressed_store_gives_the_batches_of_one_that_is_not(
     packed = write(tmp_path / "packed.h5", given, compression=compression)
     with h5py.File(packed) as file:
         assert file["images"].compression == compression
-    for ours, theirs in zip(batches(plain), batches(packed), strict=True):
+    for ours, theirs in zip(loaded(plain), loaded(packed), strict=True):
         assert ours is not None and theirs is not None and torch.equal(ours, theirs)
     a, b, every = open_store(plain), open_store(packed), np.arange(COUNT)
     assert a.keys(every) == b.keys(every) and list(b.classes) == CLASSES

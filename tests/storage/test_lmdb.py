@@ -24,7 +24,7 @@ from fastload.storage.concat import ConcatStore
 from fastload.storage.formats import lmdb as module
 from fastload.storage.formats.lmdb import LmdbWriter
 from fastload.storage.table import TableStore
-from storage.formats import CLASSES, digest, records
+from storage.formats import CLASSES, data_of, digest, records
 
 
 @pytest.fixture
@@ -37,11 +37,6 @@ def write(path: Path, count: int = 40) -> list[Record]:
     with open_writer(path, classes=CLASSES) as writer:
         writer.append(given)
     return given
-
-
-def data_of(path: Path) -> list[bytes]:
-    store = open_store(path)
-    return list(read_records(store, np.arange(len(store))))
 
 
 def test_library_s_own_verifier_finds_nothing_wrong(path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from fastload import FastLoader, StoreError
-from fastload.storage import Record, open_store, open_writer
-from storage.formats import CLASSES, pixels
+from fastload.storage import Record, open_store
+from storage.formats import CLASSES, loaded, pixels, write
 
 tensorstore = pytest.importorskip("tensorstore")  # needs Python 3.11
 
@@ -22,13 +22,6 @@ COUNT = 23
 
 def images(count: int = COUNT) -> np.ndarray:
     return np.random.default_rng(3).integers(1, 256, (count, 11, 9, 3), dtype=np.uint8)
-
-
-def write(path: Path, given: list[Record], **options: Any) -> Path:
-    with open_writer(path, classes=CLASSES, **options) as writer:
-        writer.append(given[:7])
-        writer.append(given[7:])
-    return path
 
 
 def read(path: Path) -> np.ndarray:
@@ -50,13 +43,6 @@ def create(path: Path, array: np.ndarray, block: list[int], **compression: Any) 
         },
     }
     tensorstore.open(spec, create=True).result().write(np.transpose(array)).result()
-
-
-def loaded(path: Path) -> tuple[torch.Tensor, torch.Tensor | None]:
-    found = list(FastLoader(path, batch_size=8, num_workers=2))
-    if isinstance(found[0], torch.Tensor):
-        return torch.cat(found), None
-    return torch.cat([one[0] for one in found]), torch.cat([one[1] for one in found])
 
 
 @pytest.mark.parametrize(

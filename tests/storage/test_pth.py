@@ -14,7 +14,7 @@ import torch
 
 from fastload import FastLoader, StoreError
 from fastload.storage import Record, open_store, open_writer
-from storage.formats import CLASSES, pixels, records
+from storage.formats import CLASSES, loaded, pixels, records, write
 
 COUNT = 23
 
@@ -23,20 +23,6 @@ def images(count: int = COUNT) -> torch.Tensor:
     generator = torch.Generator().manual_seed(3)
     shape = (count, 3, 11, 9)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-
-
-def write(path: Path, given: list[Record]) -> Path:
-    with open_writer(path, classes=CLASSES) as writer:
-        writer.append(given[:7])
-        writer.append(given[7:])
-    return path
-
-
-def loaded(path: Path) -> tuple[torch.Tensor, torch.Tensor | None]:
-    found = list(FastLoader(path, batch_size=8, num_workers=2))
-    if isinstance(found[0], torch.Tensor):
-        return torch.cat(found), None
-    return torch.cat([one[0] for one in found]), torch.cat([one[1] for one in found])
 
 
 @pytest.mark.parametrize("mmap", [True, False])

@@ -20,7 +20,7 @@ from fastload import FastLoader, info
 from fastload.errors import StoreError
 from fastload.storage import RAW, Record, open_store, open_writer
 from fastload.storage._read import read_records, where_of
-from storage.formats import CLASSES, alone, picture, records
+from storage.formats import CLASSES, alone, data_of, picture, records
 
 MAGIC = bytes([0x0A, 0x23, 0xD7, 0xCE])
 
@@ -67,11 +67,6 @@ def marked(data: bytes) -> bytes:
     """``data`` without the mark in the first record's id2."""
     assert data[24:32] == struct.pack("<Q", 0xFA50 << 48)
     return data[:24] + bytes(8) + data[32:]
-
-
-def data_of(path: Path) -> list[bytes]:
-    store = open_store(path)
-    return list(read_records(store, np.arange(len(store))))
 
 
 def with_magic(tail: int = 0) -> list[Record]:

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from fastload import FastLoader, PackedDataset
 from fastload.errors import StoreError
 from fastload.storage import DCT, RAW, Record, open_store, open_writer
-from fastload.storage._read import read_records
 from fastload.storage.formats.tar import header, members
-from storage.formats import CLASSES, alone, picture, records
+from storage.formats import CLASSES, alone, data_of, picture, records
 
 FORMATS = {"pax": tarfile.PAX_FORMAT, "gnu": tarfile.GNU_FORMAT, "ustar": tarfile.USTAR_FORMAT}
 
@@ -43,11 +42,6 @@ def tar(path: Path, entries: list[Any], form: str = "gnu") -> Path:
             info.size = len(entry[1])
             archive.addfile(info, io.BytesIO(entry[1]))
     return path
-
-
-def data_of(path: Path | str) -> list[bytes]:
-    store = open_store(path)
-    return list(read_records(store, np.arange(len(store))))
 
 
 def samples(*paths: Path) -> list[dict[str, Any]]:

@@ -19,9 +19,8 @@ from tfrecord.tools.tfrecord2idx import create_index
 from fastload import FastLoader
 from fastload.errors import StoreError, StoreNotFoundError
 from fastload.storage import DCT, RAW, Record, open_store, open_writer
-from fastload.storage._read import read_records
 from fastload.storage.formats._tfrecord_frames import frames, head, masked
-from storage.formats import CLASSES, alone, picture, records
+from storage.formats import CLASSES, alone, data_of, picture, records
 
 
 def write(path: Path, given: list[Record], **options: Any) -> Path:
@@ -46,11 +45,6 @@ def foreign(path: Path, count: int = 9, **extra: Any) -> Path:
         writer.write({name: value for name, value in features.items() if value is not None})
     writer.close()
     return path
-
-
-def data_of(path: Path | str) -> list[bytes]:
-    store = open_store(path)
-    return list(read_records(store, np.arange(len(store))))
 
 
 def test_features_are_those_of_tf_slim(tmp_path: Path) -> None:

@@ -481,7 +481,7 @@ class _CallJob:
 
     def why(self, i: int) -> str:
         if self._call.status[i] == _native.UNSUPPORTED:
-            return "JPEGs that the core leaves to Pillow"
+            return f"{self.recordings[i].opened.format} images that the core leaves to Pillow"
         return "files that the core found damaged"
 
     def cancel(self) -> None:

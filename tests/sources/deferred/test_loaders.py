@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
 import deferred_datasets as shapes
+import png_files
 import releases
 from fastload import FastLoader, InternalError
 from fastload._base.slabs import SlabRing
@@ -136,6 +138,19 @@ def test_views_and_warps_are_made_by_the_core(tmp_path: Path, kind: type) -> Non
         == len(colour) * {"TwoViews": 2, "Crops": 4, "Warped": 1}[kind.__name__]
     )
     assert not releases.slower(loader.explain())  # nothing was left to Pillow
+
+
+@pytest.mark.native
+def test_explain_names_the_format_of_images_that_the_core_leaves_to_pillow(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.png", bytes(75 * (1 + 3 * 90))  # more than there are
+    header = png_files.header(90, 70, 8, png_files.RGB)
+    pixels = png_files.chunk(b"IDAT", zlib.compress(rows))
+    path.write_bytes(png_files.png([header, pixels, png_files.chunk(b"IEND")]))
+    loader = FastLoader(shapes.Photos([path] * 4, F.to_tensor), 2)
+    for images, _ in loader:
+        assert torch.equal(images, torch.zeros(2, 3, 70, 90))
+    left = "slower: 4 were left to Pillow and torch: PNG images that the core leaves to Pillow"
+    assert left in loader.explain()
 
 
 class WithMode(Dataset[Any]):
