@@ -13,7 +13,6 @@ Python's ``round`` and ``np.rint`` both round halves to even.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -282,17 +281,6 @@ def fit(ops: Sequence[Op], start: tuple[int, int] | None = None) -> Fit:
     return Fit(frame.size(), padding)
 
 
-@lru_cache(maxsize=64)
-def _streams(ops: tuple[Op, ...], first: int) -> npt.NDArray[np.uint64]:
-    """The Philox streams of all operations, in order; the first has position ``first``."""
-    streams = [
-        position * philox.BLOCKS_PER_POSITION + block
-        for position, op in enumerate(ops, first)
-        for block in range(op.blocks)
-    ]
-    return np.array(streams, dtype=np.uint64)
-
-
 class Numbers(NamedTuple):
     """The random numbers of a batch, a pure function of these.
 
@@ -318,9 +306,9 @@ class Numbers(NamedTuple):
             return self.indices
         return self.indices + (self.repeats << philox.REPEAT_BITS)
 
-    def blocks(self, streams: npt.NDArray[np.uint64]) -> Array:
-        """float64 (4, b, n), uniform in [0, 1), of b streams."""
-        if not len(streams):
+    def blocks(self, streams: Sequence[int]) -> Array:
+        """float64 (4, b, n), uniform in [0, 1), of b streams of Philox."""
+        if not streams:
             return np.empty((4, 0, len(self.indices)))
         words = philox.words(self.seed, self.epoch, self._counters, streams)
         u: Array = np.multiply(words.reshape(4, *words.shape[2:]), 2.0**-32)
@@ -346,9 +334,11 @@ def apply(ops: Sequence[Op], frame: Frame, numbers: Numbers, *, position: int) -
 
     The random numbers of a position do not depend on the other operations.
     """
-    ops = tuple(ops)
-    u = numbers.blocks(_streams(ops, position))
-    start = 0
+    streams: list[int] = []
+    for place, op in enumerate(ops, position):
+        first = place * philox.BLOCKS_PER_POSITION
+        streams += range(first, first + op.blocks)
+    u, start = numbers.blocks(streams), 0
     for op in ops:
         op.apply(frame, u[:, start : start + op.blocks])
         start += op.blocks
