@@ -11,7 +11,7 @@ import concurrent.futures
 import dataclasses
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -24,16 +24,17 @@ from .._base.value_class import value_class
 from .._transforms import sample_params
 from .._transforms.geometry.crop_geometry import Geometry, Refused
 from .._transforms.geometry.draws import Numbers
-from .._transforms.geometry.geometry_log import GeometryLog
 from .._transforms.plan import Plan, Views
 from .._transforms.sample_params import SampleParams
-from .._transforms.targets.joint import Moving
 from ..hints import CheckCrc
 from ..storage.base import Located, Store
 from .base import BatchEngine, Ticket
 from .cache.prefix import merged
 from .cache.store import CachedStore, CacheFill
 from .kernel import BatchRequest
+
+if TYPE_CHECKING:
+    from .._transforms.geometry.geometry_log import GeometryLog
 
 
 class PillowProcesses(Protocol):
@@ -115,19 +116,26 @@ class ImageEngine(BatchEngine):
         return [engine.start(batch) for engine, batch in zip(engines, batches, strict=True)]
 
     def _submit(self, numbers: Numbers, *, timed: bool) -> Ticket:
-        batch, log = self.prepare(numbers, timed=timed)
+        joint = self.plan.joint
+        if joint is None:
+            batch = self.prepare(numbers, timed=timed)
+            return counted(self.start(batch), batch)
+        from .._transforms.geometry.geometry_log import GeometryLog
+        from .._transforms.targets.moving import Moving
+
+        log = GeometryLog(len(numbers.indices))
+        batch = self.prepare(numbers, log, timed=timed)
         ticket = self.start(batch)
-        if self.plan.joint is not None and log is not None:
-            ticket.moving = Moving(
-                self.plan.joint,
-                self.origin,
-                batch.records,
-                batch.sizes,
-                log,
-                batch.geometry.out_h,
-                batch.geometry.out_w,
-                self.pool() if self.threads else None,
-            )
+        ticket.moving = Moving(
+            joint,
+            self.origin,
+            batch.records,
+            batch.sizes,
+            log,
+            batch.geometry.out_h,
+            batch.geometry.out_w,
+            self.pool() if self.threads else None,
+        )
         return counted(ticket, batch)
 
     def check(self, numbers: Numbers) -> None:
@@ -141,12 +149,13 @@ class ImageEngine(BatchEngine):
         if len(unknown):
             raise self.unsized(int(records[unknown[0]]))
 
-    def prepare(self, numbers: Numbers, *, timed: bool) -> tuple[BatchRequest, GeometryLog | None]:
-        """The batch that ``submit`` starts to fill, and the geometry log for its joint fields."""
+    def prepare(
+        self, numbers: Numbers, log: GeometryLog | None = None, *, timed: bool
+    ) -> BatchRequest:
+        """The batch that ``submit`` starts to fill; ``log`` is for its joint fields."""
         records = numbers.indices
         located = self.store.locate(records)
         self._refuse_unsized(records, located.sizes)
-        log = None if self.plan.joint is None else GeometryLog(len(records))
         fill, sizes = None, located.sizes
         if self.cache is None:
             geometry, params = sample_params.draw(self.plan, sizes, numbers, log)
@@ -157,7 +166,7 @@ class ImageEngine(BatchEngine):
         images, memory = self._allocated(len(records), geometry)
         never = self.options.check_crc == "never"
         checksums = None if never else self.store.checksums(records)
-        batch = BatchRequest(
+        return BatchRequest(
             records=records,
             spans=located.spans,
             kinds=located.kinds,
@@ -173,7 +182,6 @@ class ImageEngine(BatchEngine):
             cache_fill=fill,
             most_pixels=pixel_limit.most_pixels(),
         )
-        return batch, log
 
     def _allocated(self, n: int, geometry: Geometry) -> tuple[torch.Tensor, np.ndarray]:
         """``allocate``. Raises Refused where a size that an image claims is more than there is."""

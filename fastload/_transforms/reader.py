@@ -30,8 +30,7 @@ from .geometry.draws import Op
 from .in_integers import resizes_in_integers
 from .pixels.fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
 from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
-from .targets.boxes import FORMATS
-from .targets.joint import Joint, JointProbe, Sanitize
+from .targets.joint import FORMATS, Joint
 from .transform_class import (
     BUCKET_CROP,
     UNREADABLE,
@@ -47,6 +46,7 @@ from .transform_class import (
 if TYPE_CHECKING:  # many transforms only crop, resize and flip
     from .pixels.erasing import Erase
     from .pixels.pixel_op import PixelOp
+    from .targets.moving import JointProbe
 
 # torchvision's names of filters -> Filter in resample/resample.h
 _FILTERS = {
@@ -106,7 +106,11 @@ class ChainReader:
         from PIL import Image
 
         self._joint = joint
-        self._probe = None if joint is None else JointProbe(joint)
+        self._probe: JointProbe | None = None
+        if joint is not None:
+            from .targets.moving import JointProbe
+
+            self._probe = JointProbe(joint)
         levels = np.arange(256, dtype=np.uint8).repeat(len(mode))
         # 256 x 1 pixels that hold every level once. A PIL image until the chain makes a tensor of
         # it (self._is_tensor), which no type checker can follow.
@@ -242,6 +246,8 @@ class ChainReader:
                 f"SanitizeBoundingBoxes with labels_getter={getter!r} and {labels} fields of "
                 "labels in joint=; 'default' with one and None with none are recognised"
             )
+        from .targets.moving import Sanitize
+
         self._frame.ops.append(Sanitize(float(transform.min_size), float(transform.min_area)))
         self._frame.fills.append(lambda: (0, 0, 0))
         if self._joint.named("mask"):
