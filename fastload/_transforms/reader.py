@@ -188,7 +188,7 @@ class ChainReader:
         op = GEOMETRY[kind](transform)
         if self._erased:
             raise Stop(f"{kind} comes after RandomErasing; put it before")
-        resizes = isinstance(op, draws.RESIZING)
+        resizes = kind == BUCKET_CROP or isinstance(op, draws.RESIZING)
         if resizes:
             filter = self._tensor_filter(kind, transform) if self._is_tensor else None
         ramp = self._ramp.clone() if self._is_tensor else self._ramp

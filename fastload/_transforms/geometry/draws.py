@@ -19,7 +19,6 @@ import numpy as np
 
 from ..._base import philox
 from ..._base.value_class import value_class
-from ..buckets import Buckets, covering
 from .crop_geometry import Array, Frame, Length
 
 if TYPE_CHECKING:
@@ -143,11 +142,12 @@ class CenterCrop:
     def apply(self, frame: Frame, u: Array) -> None:
         h, w = self.size
         inside = w <= frame.least[0] and h <= frame.least[1]
-        x, y = _centre(frame.w, w), _centre(frame.h, h)
+        x, y = centre(frame.w, w), centre(frame.h, h)
         frame.crop(x, y, w, h, inside=inside, centred=True)
 
 
-def _centre(length: Length, cut: int) -> Length:
+def centre(length: Length, cut: int) -> Length:
+    """Where a central crop of ``cut`` pixels begins; negative: so many are added there."""
     spare = np.asarray(length - cut)
     start = np.where(spare >= 0, np.rint(spare / 2).astype(np.int64), -(-spare // 2))
     return start if start.ndim else int(start)
@@ -188,43 +188,6 @@ class RandomCrop:
 
 
 @value_class()
-class BucketCrop:
-    """A resize that covers the bucket of the image, and a central crop: see ``Buckets.crop``."""
-
-    buckets: Buckets
-    blocks: ClassVar[int] = 0
-
-    def apply(self, frame: Frame, u: Array) -> None:
-        sides = np.stack(frame.sides(), axis=1)
-        size = np.array(self.buckets.sizes, np.int64)[self.buckets.numbers(sides)]
-        w, h = covering(sides[:, 0], sides[:, 1], size[:, 1], size[:, 0])
-        frame.refuse(
-            (w > MAX_SIDE) | (h > MAX_SIDE),
-            f"a side is above {MAX_SIDE} where this {{w}}x{{h}} image covers its bucket; leave the "
-            "image out or crop before",
-        )
-        frame.resize(w, h)
-        x, y = self._place(w - size[:, 1], h - size[:, 0], u)
-        centred = not self.blocks
-        frame.crop(x, y, size[:, 1], size[:, 0], inside=True, centred=centred)
-
-    def _place(self, spare_w: Array, spare_h: Array, u: Array) -> tuple[Length, Length]:
-        """Where the crop begins, of so many pixels that are over."""
-        return _centre(spare_w, 0), _centre(spare_h, 0)
-
-
-class RandomBucketCrop(BucketCrop):
-    """``BucketCrop`` at a uniform position."""
-
-    blocks: ClassVar[int] = 1
-
-    def _place(self, spare_w: Array, spare_h: Array, u: Array) -> tuple[Length, Length]:
-        drawn = np.stack([u[0, 0] * (spare_w + 1), u[1, 0] * (spare_h + 1)])
-        x, y = drawn.astype(np.int64)
-        return x, y
-
-
-@value_class()
 class Pad:
     """Padding by (left, top, right, bottom) pixels."""
 
@@ -248,8 +211,8 @@ class RandomHorizontalFlip:
         frame.flip(u[0, 0] < self.p)
 
 
-RESIZING = (Resize, RandomResizedCrop, BucketCrop)
-"""The operations that need a filter."""
+RESIZING = (Resize, RandomResizedCrop)
+"""The operations that need a filter; ``bucket_crops.py`` has one more."""
 
 
 class Fit(NamedTuple):
