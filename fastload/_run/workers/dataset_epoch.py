@@ -24,12 +24,12 @@ from .choice import MANY, Choice, choice_for
 from .columns import SMALL_NBYTES
 from .deferral import Deferral, Local, begin_epoch, rest
 from .fetch import Fetcher
-from .local_maker import LocalMaker
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
+    from .local_maker import LocalMaker
     from .resumable import Resumable
     from .worker_maker import WorkerMaker
 
@@ -59,12 +59,14 @@ def maker(
     choice = None
     if not plan.route.eager and loaded():
         choice = _expecting(config, resources)
-    maker: LocalMaker | WorkerMaker
+    maker: LocalMaker | WorkerMaker  # imported when used: either takes a millisecond
     if config.num_workers:
         from .worker_maker import worker_maker
 
         maker = worker_maker(config, resources, cursor, plan, kept, choice)
     else:
+        from .local_maker import LocalMaker
+
         fetcher = fetcher_of(config, resources, plan, choice)
         maker = LocalMaker(config, fetcher, plan, reported=reported)
     if plan.refill is None:
