@@ -27,8 +27,6 @@ from .geometry import draws
 from .geometry.crop_geometry import Unfit
 from .geometry.crops import GEOMETRY
 from .geometry.draws import Op
-from .in_integers import resizes_in_integers
-from .pixels.fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
 from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
 from .targets.joint import FORMATS, Joint
 from .transform_class import (
@@ -45,6 +43,7 @@ from .transform_class import (
 
 if TYPE_CHECKING:  # many transforms only crop, resize and flip
     from .pixels.erasing import Erase
+    from .pixels.fills import Rectangle
     from .pixels.pixel_op import PixelOp
     from .targets.moving import JointProbe
 
@@ -198,7 +197,13 @@ class ChainReader:
             except Unfit:
                 self._next_frame()  # the next fit raises it again if no frame can do it
         self._frame.ops.append(op)
-        self._frame.fills.append(lambda: fill_level(kind, transform, ramp))
+
+        def fill() -> tuple[int, int, int]:
+            from .pixels.fills import fill_level
+
+            return fill_level(kind, transform, ramp)
+
+        self._frame.fills.append(fill)
         self._note_mask(kind, transform)
         if resizes:
             self._frame.filter = _filter(kind, transform) if filter is None else filter
@@ -225,6 +230,8 @@ class ChainReader:
                 f"{kind} with interpolation {name!r}, antialias={transform.antialias} on a tensor; "
                 "bilinear and bicubic with antialias are recognised"
             )
+        from .in_integers import resizes_in_integers
+
         if not resizes_in_integers(name):
             raise Stop(f"{kind} on a tensor, which torch resizes in floating point on this machine")
         return _TORCH_FILTERS[name]
@@ -232,6 +239,8 @@ class ChainReader:
     def _note_mask(self, kind: str, transform: Transform) -> None:
         if self._joint is None or not self._joint.named("mask"):
             return
+        from .pixels.fills import mask_fill
+
         self._frame.mask_fills.append(lambda: mask_fill(kind, transform))
         if kind in ("Resize", BUCKET_CROP) and filter_of(transform) == "nearest-exact":
             raise Stop(f"{kind} with interpolation 'nearest-exact', which applies to masks too")
@@ -294,6 +303,8 @@ class ChainReader:
     def _erase(self, kind: str, transform: Transform) -> None:
         if not self._is_tensor:
             raise Stop("RandomErasing comes before the image is a tensor; put ToTensor before it")
+        from .pixels.fills import erasing_of, timm_erasing
+
         rectangle, value = (timm_erasing if kind.startswith("timm.") else erasing_of)(transform)
         if value is None:
             if not self._ramp.is_floating_point():
