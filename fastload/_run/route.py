@@ -28,16 +28,11 @@ if TYPE_CHECKING:
 
 class EngineRoute(NamedTuple):
     """An engine of fastload makes whole batches of ``source``, which has the loader's dtype and
-    layout. ``engine`` is the one on the CPU.
+    layout: it decodes images, or copies rows of tensors. ``engine`` is the one on the CPU.
     """
 
     source: Source
     engine: EngineKind
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it decodes images; otherwise it copies rows of tensors."""
-        return not self.source.tensors
 
 
 class WorkersRoute(NamedTuple):

@@ -79,7 +79,7 @@ def _in_place(config: LoaderConfig, route: Route) -> Callable[[Any], Any] | None
     Only for batches that nothing else can refer to: the user may have kept the rows of a
     TensorDataset, or what a ``collate_fn`` returned.
     """
-    if config.accelerated or not isinstance(route, EngineRoute) or not route.decodes:
+    if config.accelerated or not isinstance(route, EngineRoute) or route.source.tensors:
         return None
     if config.batch_transform is None or config.custom_collate:
         return None
