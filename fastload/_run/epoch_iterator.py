@@ -258,7 +258,7 @@ class EpochIterator(_BaseDataLoaderIter):
         plan = epoch_plan.plan(config, cursor, way, number=number, states=self._states)
         cursor.progress = plan.progress
         resources.measurements = plan.measurements
-        with plan.drawing(config) if plan.resumed else contextlib.nullcontext():
+        with plan.drawing() if plan.resumed else contextlib.nullcontext():
             maker = _maker(context, plan, workers)
         length = None
         if context.reported is not None and isinstance(way, WorkersRoute):  # torch's warns itself
@@ -326,19 +326,17 @@ def _maker(context: EpochContext, plan: EpochPlan, workers: PersistentWorkers) -
         from .setup import decide
 
         setup = decide(config, resources, plan.route)
-        maker = engine_maker(
-            config, resources, cursor, plan, plan.route.source, setup, length=context.length
-        )
+        maker = engine_maker(plan, resources, cursor, setup, length=context.length)
     elif isinstance(plan.route, WorkersRoute):
         from .workers.dataset_epoch import maker as dataset_maker
 
-        maker = dataset_maker(config, resources, cursor, plan, workers, reported=context.reported)
+        maker = dataset_maker(plan, resources, cursor, workers, reported=context.reported)
     else:
         maker = _torchs(context, plan, workers)
     if config.accelerated or config.batch_transform is not None:
         from .delivery import delivery
 
-        maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
+        maker = delivery.deliver(plan, resources, cursor, setup, maker)
     return maker
 
 

@@ -38,17 +38,13 @@ class UnfinishedBatch:
 
 
 def deliver(
-    config: LoaderConfig,
-    resources: Resources,
-    cursor: EpochCursor,
-    plan: EpochPlan,
-    setup: Setup | None,
-    maker: Maker,
+    plan: EpochPlan, resources: Resources, cursor: EpochCursor, setup: Setup | None, maker: Maker
 ) -> Maker:
-    """The batches of ``maker``, moved to a device, or transformed, as ``config`` says.
+    """The batches of ``maker``, moved to a device, or transformed, as the loader's arguments say.
 
     ``setup``: of the engine that fills them; None if none does.
     """
+    config = plan.config
     mover = mover_of(config, resources)
     other_device = config.device if config.accelerated and mover is None else None
     stage = None

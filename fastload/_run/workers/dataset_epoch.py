@@ -41,10 +41,9 @@ _UNKNOWN = 1 << 20
 
 
 def maker(
-    config: LoaderConfig,
+    plan: EpochPlan,
     resources: Resources,
     cursor: EpochCursor,
-    plan: EpochPlan,
     kept: PersistentWorkers,
     *,
     reported: int | None,
@@ -56,19 +55,19 @@ def maker(
         reported: the length that an IterableDataset gave, or None.
     """
     assert isinstance(plan.route, WorkersRoute)
-    choice = None
+    config, choice = plan.config, None
     if not plan.route.eager and loaded():
         choice = _expecting(config, resources)
     maker: LocalMaker | WorkerMaker  # imported when used: either takes a millisecond
     if config.num_workers:
         from .worker_maker import worker_maker
 
-        maker = worker_maker(config, resources, cursor, plan, kept, choice)
+        maker = worker_maker(plan, resources, cursor, kept, choice)
     else:
         from .local_maker import LocalMaker
 
-        fetcher = fetcher_of(config, resources, plan, choice)
-        maker = LocalMaker(config, fetcher, plan, reported=reported)
+        fetcher = fetcher_of(plan, resources, choice)
+        maker = LocalMaker(plan, fetcher, reported=reported)
     if plan.refill is None:
         return maker
     from ..bad_samples.refill import Refilled
@@ -125,9 +124,8 @@ def _length(config: LoaderConfig) -> int:
 
 
 def fetcher_of(
-    config: LoaderConfig,
-    resources: Resources,
     plan: EpochPlan,
+    resources: Resources,
     choice: Choice | None,
     kind: type[Fetcher] = Fetcher,
 ) -> Fetcher:
@@ -135,6 +133,7 @@ def fetcher_of(
 
     ``choice``: decides whether their images are deferred; None: they never are.
     """
+    config = plan.config
     count = config.num_workers
     if not count and resources.warm is None:
         resources.warm = SlabRing(_WARM_SLABS + slabs_held(config, resources))
