@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from ..._base import randomness
 from ..._base.machine import memory
-from ..drawing import ENDED, IndexCounter
+from ..drawing import IndexCounter, skip_counted
 from ..epoch_plan import EpochPlan
 from ..maker import Maker, Outcome, below
 from ..progress import Position
@@ -68,12 +68,7 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
                 workers[0] = fetcher.position() or Position()
         if fetcher.iterable:
             return
-        for _ in range(plan.skip):
-            indices: Any = next(self._sampler_iter, ENDED)
-            if indices is ENDED:
-                break  # a damaged state may have any number
-            if self._repeats is not None:
-                self._repeats.count(indices)
+        skip_counted(self._sampler_iter, plan.skip, self._repeats)
         if plan.resumed:
             self._sampler_iter = drawn(self._sampler_iter)
 
