@@ -195,7 +195,8 @@ def test_a_batch_of_a_store_imports_nothing_that_only_some_loaders_need(tmp_path
 import json, sys
 from torchvision import transforms as T
 from fastload import FastLoader
-next(iter(FastLoader({str(tmp_path)!r}, transform=T.Compose([T.RandomResizedCrop(4), T.ToTensor()]))))
+transform = T.Compose([T.RandomResizedCrop(4), T.ToTensor()])
+next(iter(FastLoader({str(tmp_path)!r}, transform=transform)))
 print(json.dumps([name for name in sys.modules if name.startswith("fastload.")]))
 """
     imported = json.loads(run(code))

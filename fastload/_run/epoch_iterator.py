@@ -48,24 +48,14 @@ _EACH_WHOLE = (
 )
 
 
-# What torch's iterators copy from their loader, as its config calls it. Programs read these: they
-# tell from the sampler and the workers how far ahead of the loop the sampler is, and change the
-# dataset for the next epoch.
-_COPIED = {
-    "_dataset": "dataset",
-    "_auto_collation": "batched",
-    "_index_sampler": "index_sampler",
-    "_drop_last": "drop_last",
-    "_num_workers": "num_workers",
-    "_timeout": "timeout",
-    "_collate_fn": "collate_fn",
-    "_persistent_workers": "persistent_workers",
-}
-_COPIED_FOR_WORKERS = {
-    "_prefetch_factor": "prefetch_factor",
-    "_worker_init_fn": "worker_init_fn",
-    "_in_order": "in_order",
-}
+# What torch's iterators copy from their loader: names of its config, with a "_" before. Programs
+# read these: they tell from the sampler and the workers how far ahead of the loop the sampler is,
+# and change the dataset for the next epoch.
+_COPIED = frozenset(
+    ("_dataset", "_index_sampler", "_drop_last", "_num_workers", "_timeout", "_collate_fn",
+     "_persistent_workers")
+)  # fmt: skip
+_COPIED_FOR_WORKERS = frozenset(("_prefetch_factor", "_worker_init_fn", "_in_order"))
 
 
 class ReportedLength(NamedTuple):
@@ -207,13 +197,11 @@ class EpochIterator(_BaseDataLoaderIter):
     def __getattr__(self, name: str) -> Any:
         torchs = self._torchs()
         config = self._context.config
-        copied = _COPIED.get(name)
-        if copied is None and config.num_workers:
-            copied = _COPIED_FOR_WORKERS.get(name)
         assert self._epoch is not None, "it has torch's"
-        if copied is None or self._epoch.progress.unordered:  # torch's own, or another package's
+        copied = name in _COPIED or (config.num_workers and name in _COPIED_FOR_WORKERS)
+        if not copied or self._epoch.progress.unordered:  # torch's own, or another package's
             return getattr(torchs, name)
-        return getattr(config, copied)
+        return getattr(config, name[1:])
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         reduced: str | tuple[Any, ...] = self._torchs().__reduce__()  # torch's raises
@@ -222,6 +210,10 @@ class EpochIterator(_BaseDataLoaderIter):
     @property
     def _dataset_kind(self) -> int:  # type: ignore[override]
         return _DatasetKind.Iterable if self._context.config.iterable else _DatasetKind.Map
+
+    @property
+    def _auto_collation(self) -> bool:
+        return self._context.config.batched
 
     @property
     def _num_yielded(self) -> int:  # type: ignore[override]
