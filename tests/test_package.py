@@ -183,7 +183,7 @@ print(json.dumps(sorted(name for name in sys.modules if name.startswith("fastloa
     assert "fastload._sources.deferred.batch" in imported
     others = {"_engine.base", "_engine.image_engine", "_engine.native", "_engine.cache.store"}
     others |= {"_sources.packed", "_transforms.geometry.draws", "_transforms.reader"}
-    others |= {"_transforms.targets.joint", "storage.registry"}
+    others |= {"_transforms.targets.joint", "storage.base", "storage.registry"}
     assert others & {name.removeprefix("fastload.") for name in imported} == set()
 
 
