@@ -341,7 +341,7 @@ class FastLoader(DataLoader[Sample]):
             self._loader_resources.cache = Cache.of(config.cache, cache_limit, engine)
         chosen_route = route.find(config)
         self._loader_resources.native = isinstance(chosen_route, EngineRoute)
-        self._threads = isinstance(chosen_route, EngineRoute) and chosen_route.decodes
+        self._threads = isinstance(chosen_route, EngineRoute) and not chosen_route.source.tensors
         workers = self._resolved_workers(num_workers, chosen_route, config)
         # Attributes have the names of the arguments: trainers read them to rebuild the loader.
         # Not one by one: for each, torch's __setattr__ compares names.

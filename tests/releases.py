@@ -13,7 +13,7 @@ import PIL
 import pytest
 import torchvision
 
-from fastload._transforms import reader
+from fastload._transforms.in_integers import resizes_in_integers
 
 
 def at_least(release: str, *numbers: int) -> bool:
@@ -77,7 +77,7 @@ array_errors = pytest.mark.skipif(
     not ARRAYS_RAISE, reason="this NumPy swallows what __array_interface__ raises"
 )
 in_integers = pytest.mark.skipif(
-    not reader.resizes_in_integers("bilinear"),  # before 0.20 not with AVX-512 either
+    not resizes_in_integers("bilinear"),  # before 0.20 not with AVX-512 either
     reason="torchvision resizes tensors in floating point here",
 )
 

@@ -183,7 +183,28 @@ print(json.dumps(sorted(name for name in sys.modules if name.startswith("fastloa
     assert "fastload._sources.deferred.batch" in imported
     others = {"_engine.base", "_engine.image_engine", "_engine.native", "_engine.cache.store"}
     others |= {"_sources.packed", "_transforms.geometry.draws", "_transforms.reader"}
-    others |= {"_transforms.targets.joint", "storage.registry"}
+    others |= {"_transforms.targets.joint", "storage.base", "storage.registry"}
+    assert others & {name.removeprefix("fastload.") for name in imported} == set()
+
+
+@pytest.mark.native
+def test_a_batch_of_a_store_imports_nothing_that_only_some_loaders_need(tmp_path: Path) -> None:
+    (tmp_path / "class").mkdir()
+    PIL.Image.new("RGB", (9, 7)).save(tmp_path / "class" / "0.jpg")
+    code = f"""
+import json, sys
+from torchvision import transforms as T
+from fastload import FastLoader
+transform = T.Compose([T.RandomResizedCrop(4), T.ToTensor()])
+next(iter(FastLoader({str(tmp_path)!r}, transform=transform)))
+print(json.dumps([name for name in sys.modules if name.startswith("fastload.")]))
+"""
+    imported = json.loads(run(code))
+    assert "fastload._engine.native" in imported
+    others = {"_engine.cache.store", "_engine.pillow", "_transforms.targets.moving"}
+    others |= {"_transforms.buckets", "_transforms.geometry.bucket_crops"}
+    others |= {"_transforms.geometry.geometry_log", "_transforms.pixels.fills"}
+    others |= {"_transforms.in_integers", "_base.devices.mover", "_run.delivery.delivery"}
     assert others & {name.removeprefix("fastload.") for name in imported} == set()
 
 

@@ -1,11 +1,15 @@
-"""A timeline as a picture: a row for each thread, a colour for each thing it did, and a legend."""
+"""A timeline as a picture: a row for each thread, a colour for each thing it did, and a legend.
+
+It is SVG: a card with its own background, which is legible on light and on dark pages. Its colours
+follow the reader's system, all of them together: whatever colour the page around it has, text and
+background fit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from html import escape
 from typing import TYPE_CHECKING
-
-from . import svg
 
 if TYPE_CHECKING:
     from .timeline import Span
@@ -18,6 +22,16 @@ _COLOURS = {
     "fetch": "#4c8de0", "network": "#c69026", "copy": "#c69026", "device": "#46954a",
 }  # fmt: skip
 _OTHER = "#8b949e"  # what takes little: the order, parameters
+
+_STYLE = """
+text { font: 13px system-ui, sans-serif; fill: var(--text) }
+.soft { fill: var(--soft) }
+.card { fill: var(--card); stroke: var(--line) }
+:root { --text: #1f2328; --soft: #59636e; --card: #ffffff; --line: #d1d9e0 }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #f0f6fc; --soft: #9198a1; --card: #0d1117; --line: #3d444d }
+}
+"""
 
 
 def picture(spans: Sequence[Span], name_of: Callable[[int], str]) -> str:
@@ -33,17 +47,17 @@ def picture(spans: Sequence[Span], name_of: Callable[[int], str]) -> str:
     for place, thread in enumerate(rows):
         y = _GAP + place * _ROW
         shown = "the loop" if thread in looped else name_of(thread).removeprefix("fastload ")
-        parts.append(svg.text(_LEFT - 8, y + 15, shown, anchor="end"))
+        parts.append(_text(_LEFT - 8, y + 15, shown, anchor="end"))
         merged: list[tuple[str, float, float]] = []
         for name, of, first, last, _ in spans:
             if of == thread:
                 _add(merged, name, (first - begin) * scale, (last - begin) * scale)
         for name, left, right in merged:
             colour = _COLOURS.get(name, _OTHER)
-            parts.append(svg.block(_LEFT + left, y, right - left, _ROW - 4, colour))
+            parts.append(_block(_LEFT + left, y, right - left, _ROW - 4, colour))
     bottom = _GAP + len(rows) * _ROW + 12
-    parts.append(svg.text(_LEFT, bottom, "0", "soft"))
-    parts.append(svg.text(_WIDTH - _GAP, bottom, f"{length / 1e6:,.1f} ms", "soft", "end"))
+    parts.append(_text(_LEFT, bottom, "0", "soft"))
+    parts.append(_text(_WIDTH - _GAP, bottom, f"{length / 1e6:,.1f} ms", "soft", "end"))
     named = [name for name in _COLOURS if any(span[0] == name for span in spans)]
     others = any(span[0] not in _COLOURS for span in spans)
     x, y = _GAP, bottom + 14
@@ -53,9 +67,9 @@ def picture(spans: Sequence[Span], name_of: Callable[[int], str]) -> str:
     ]:
         if x + 22 + 8 * len(name) > _WIDTH - _GAP:
             x, y = _GAP, y + 20
-        parts += [svg.block(x, y, 12, 12, colour), svg.text(x + 17, y + 11, name)]
+        parts += [_block(x, y, 12, 12, colour), _text(x + 17, y + 11, name)]
         x += 34 + 8 * len(name)
-    return svg.card(_WIDTH, y + 12 + _GAP, parts)
+    return _card(_WIDTH, y + 12 + _GAP, parts)
 
 
 def _add(blocks: list[tuple[str, float, float]], name: str, left: float, right: float) -> None:
@@ -68,3 +82,22 @@ def _add(blocks: list[tuple[str, float, float]], name: str, left: float, right: 
         if right <= end and right - left < _LEAST:
             return
     blocks.append((name, left, max(right, left + _LEAST)))
+
+
+def _card(width: int, height: int, parts: list[str]) -> str:
+    """A picture of so many pixels with ``parts``, which are elements of SVG, on a card."""
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    back = f'<rect class="card" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{_STYLE}</style>'
+    return "\n".join([head, back, *parts, "</svg>"]) + "\n"
+
+
+def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    """``words`` at ``x``, whose baseline is at ``y``; ``kind`` is a class of the style."""
+    styled = f' class="{kind}"' * bool(kind) + f' text-anchor="{anchor}"' * (anchor != "start")
+    return f'<text x="{x:g}" y="{y:g}"{styled}>{escape(words)}</text>'
+
+
+def _block(x: float, y: float, width: float, height: float, colour: str) -> str:
+    """A rectangle filled with ``colour``."""
+    return f'<rect x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="{height:g}" fill="{colour}"/>'

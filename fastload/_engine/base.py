@@ -27,6 +27,7 @@ from __future__ import annotations
 import abc
 import concurrent.futures
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -35,11 +36,13 @@ from .._base.slabs import SlabRing
 from .._transforms.geometry.crop_geometry import Refused
 from .._transforms.geometry.draws import Numbers
 from .._transforms.plan import Plan, Views
-from .._transforms.targets.joint import Moving
 from ..errors import DataError, DecodeError
 from ..storage._read import Where, read_records, where_of
 from ..storage.base import UNSIZED, Spans, Store
 from ..storage.held import fetched_again
+
+if TYPE_CHECKING:  # most batches are images alone
+    from .._transforms.targets.moving import Moving
 
 Images = torch.Tensor | list[torch.Tensor]
 """The images of a batch, (n, channels, h, w); or a list: those of each view, or a batch of the rows

@@ -11,7 +11,7 @@ import concurrent.futures
 import dataclasses
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -24,16 +24,15 @@ from .._base.value_class import value_class
 from .._transforms import sample_params
 from .._transforms.geometry.crop_geometry import Geometry, Refused
 from .._transforms.geometry.draws import Numbers
-from .._transforms.geometry.geometry_log import GeometryLog
 from .._transforms.plan import Plan, Views
-from .._transforms.sample_params import SampleParams
-from .._transforms.targets.joint import Moving
 from ..hints import CheckCrc
 from ..storage.base import Located, Store
 from .base import BatchEngine, Ticket
-from .cache.prefix import merged
-from .cache.store import CachedStore, CacheFill
 from .kernel import BatchRequest
+
+if TYPE_CHECKING:
+    from .._transforms.geometry.geometry_log import GeometryLog
+    from .cache.store import CachedStore
 
 
 class PillowProcesses(Protocol):
@@ -89,9 +88,12 @@ class ImageEngine(BatchEngine):
 
     def __init__(self, store: Store, plan: Plan, options: EngineOptions) -> None:
         super().__init__(store, options.threads)
-        self.cache = store if isinstance(store, CachedStore) else None
-        if self.cache is not None:
-            self.origin = self.cache.inner
+        self.cache: CachedStore | None = None
+        if store.format == "cache":
+            from .cache.store import CachedStore
+
+            if isinstance(store, CachedStore):
+                self.cache, self.origin = store, store.inner
         self.plan = plan
         self.options = options
         self.processes = options.processes
@@ -115,19 +117,26 @@ class ImageEngine(BatchEngine):
         return [engine.start(batch) for engine, batch in zip(engines, batches, strict=True)]
 
     def _submit(self, numbers: Numbers, *, timed: bool) -> Ticket:
-        batch, log = self.prepare(numbers, timed=timed)
+        joint = self.plan.joint
+        if joint is None:
+            batch = self.prepare(numbers, timed=timed)
+            return counted(self.start(batch), batch)
+        from .._transforms.geometry.geometry_log import GeometryLog
+        from .._transforms.targets.moving import Moving
+
+        log = GeometryLog(len(numbers.indices))
+        batch = self.prepare(numbers, log, timed=timed)
         ticket = self.start(batch)
-        if self.plan.joint is not None and log is not None:
-            ticket.moving = Moving(
-                self.plan.joint,
-                self.origin,
-                batch.records,
-                batch.sizes,
-                log,
-                batch.geometry.out_h,
-                batch.geometry.out_w,
-                self.pool() if self.threads else None,
-            )
+        ticket.moving = Moving(
+            joint,
+            self.origin,
+            batch.records,
+            batch.sizes,
+            log,
+            batch.geometry.out_h,
+            batch.geometry.out_w,
+            self.pool() if self.threads else None,
+        )
         return counted(ticket, batch)
 
     def check(self, numbers: Numbers) -> None:
@@ -141,23 +150,24 @@ class ImageEngine(BatchEngine):
         if len(unknown):
             raise self.unsized(int(records[unknown[0]]))
 
-    def prepare(self, numbers: Numbers, *, timed: bool) -> tuple[BatchRequest, GeometryLog | None]:
-        """The batch that ``submit`` starts to fill, and the geometry log for its joint fields."""
+    def prepare(
+        self, numbers: Numbers, log: GeometryLog | None = None, *, timed: bool
+    ) -> BatchRequest:
+        """The batch that ``submit`` starts to fill; ``log`` is for its joint fields."""
         records = numbers.indices
         located = self.store.locate(records)
         self._refuse_unsized(records, located.sizes)
-        log = None if self.plan.joint is None else GeometryLog(len(records))
         fill, sizes = None, located.sizes
         if self.cache is None:
             geometry, params = sample_params.draw(self.plan, sizes, numbers, log)
         else:
             if self.options.view == 0:
                 fill = self.cache.to_fill(records, located)
-            sizes, geometry, params = self._draw(self.cache, numbers, located, fill, log)
+            sizes, geometry, params = self.cache.draw(self.plan, numbers, located, fill, log)
         images, memory = self._allocated(len(records), geometry)
         never = self.options.check_crc == "never"
         checksums = None if never else self.store.checksums(records)
-        batch = BatchRequest(
+        return BatchRequest(
             records=records,
             spans=located.spans,
             kinds=located.kinds,
@@ -173,7 +183,6 @@ class ImageEngine(BatchEngine):
             cache_fill=fill,
             most_pixels=pixel_limit.most_pixels(),
         )
-        return batch, log
 
     def _allocated(self, n: int, geometry: Geometry) -> tuple[torch.Tensor, np.ndarray]:
         """``allocate``. Raises Refused where a size that an image claims is more than there is."""
@@ -184,49 +193,6 @@ class ImageEngine(BatchEngine):
                 raise
             size = f"{geometry.out_w}x{geometry.out_h}"
             raise Refused(f"no memory for an image of {size} pixels: {error}") from error
-
-    def _draw(
-        self,
-        cache: CachedStore,
-        numbers: Numbers,
-        located: Located,
-        fill: CacheFill | None,
-        log: GeometryLog | None,
-    ) -> tuple[np.ndarray, Geometry, SampleParams | None]:
-        """The sizes of a batch's images, their geometry, and what follows it.
-
-        Where the cache has pixels, or is about to get them, the first operations are done already.
-        """
-
-        def drawn(
-            plan: Plan, sizes: np.ndarray, numbers: Numbers = numbers
-        ) -> tuple[Geometry, SampleParams | None]:
-            return sample_params.draw(plan, sizes, numbers, log)
-
-        sizes, plan = located.sizes, self.plan
-        prefix = cache.prefix
-        if prefix is None or located.kept is None:
-            return sizes, *drawn(plan, sizes)
-        done = located.kept
-        if fill is not None and fill.placed is not None:
-            wanted = fill.wanted.astype(bool)
-            sizes, done = sizes.copy(), done | wanted
-            sizes[wanted] = fill.placed.window[wanted, 2:]
-        if not prefix.ops or not done.any():
-            return sizes, *drawn(plan, sizes)
-        if done.all():
-            return sizes, *drawn(prefix.rest(plan), sizes)
-        parts = []
-        for which, part in ((done, prefix.rest(plan)), (~done, plan)):
-            try:
-                parts.append(drawn(part, sizes[which], numbers.part(which)))
-            except Refused as refused:
-                raise refused.of(int(np.flatnonzero(which)[refused.position])) from None
-        (one, _), (other, _) = parts
-        if (one.out_h, one.out_w) != (other.out_h, other.out_w):
-            # Images of several sizes: raise what a batch without a cache raises.
-            return sizes, *drawn(plan, self.origin.sizes(numbers.indices))
-        return sizes, *merged(done, parts[0], parts[1])
 
     @override
     def makes(self, plan: Plan | Views) -> bool:

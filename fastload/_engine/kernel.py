@@ -15,13 +15,14 @@ import torch
 from .. import _native
 from .._base.value_class import value_class
 from ..storage._read import bytes_of, part_of
-from ..storage.base import DCT, ENCODED, RAW, Spans, Store
+from ..storage._spans import DCT, ENCODED, RAW, Spans
 
 if TYPE_CHECKING:
     from .._native import _core
     from .._transforms.geometry.crop_geometry import Geometry
     from .._transforms.plan import Plan
     from .._transforms.sample_params import SampleParams
+    from ..storage.base import Store
     from .cache.prefix import Placed
     from .cache.store import CacheFill
 

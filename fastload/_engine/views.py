@@ -39,7 +39,7 @@ class ViewsEngine(BatchEngine):
         batches: list[BatchRequest] = []
         for view, engine in enumerate(self.each):
             its = numbers._replace(seed=seed_of(numbers.seed, view))
-            batches.append(engine.prepare(its, timed=timed and view == 0)[0])
+            batches.append(engine.prepare(its, timed=timed and view == 0))
         first, *others = self.each
         return _ViewsTicket(list(map(counted, first.start_views(others, batches), batches)))
 

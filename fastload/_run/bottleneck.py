@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 from .._base.trace import Snapshot
@@ -17,24 +16,19 @@ _OURS = ("order", "prepare", "collate")
 _PHRASES = {"loader": "drawing order and parameters and handing batches over"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What limits the speed of a loop, and the measurements that say so."""
+def verdict(figures: Snapshot, *, native: bool) -> tuple[Bound, str]:
+    """What limits the speed of a loop in an epoch with these figures, and why that is so.
 
-    bound: Bound
-    why: str
-
-
-def verdict(figures: Snapshot, *, native: bool) -> Verdict:
-    """The bottleneck of an epoch with these figures; ``native``: an engine of fastload runs."""
+    ``native``: an engine of fastload runs.
+    """
     if figures.batches < 2 or not figures.elapsed_s:
-        return Verdict(bound="unknown", why="too few batches so far")
+        return "unknown", "too few batches so far"
     waiting = figures.wait_s / figures.elapsed_s
     copying = figures.stages_s.get("copy", 0.0) / figures.elapsed_s
     if copying >= _COPIES:
-        return Verdict(bound="copy", why=f"copies to the device take {copying:.0%} of its time")
+        return "copy", f"copies to the device take {copying:.0%} of its time"
     if waiting < WAITS:
-        return Verdict(bound="compute", why=f"the loop waits for data {waiting:.0%} of its time")
+        return "compute", f"the loop waits for data {waiting:.0%} of its time"
     stages = figures.stages_s
     moving = (stages.get("staging", 0.0) + stages.get("move", 0.0)) / figures.wait_s
     bound: Bound
@@ -44,7 +38,7 @@ def verdict(figures: Snapshot, *, native: bool) -> Verdict:
         bound, why = _engine(stages)
     else:
         bound, why = _dataset(figures)
-    return Verdict(bound=bound, why=f"the loop waits {waiting:.0%} of its time; {why}")
+    return bound, f"the loop waits {waiting:.0%} of its time; {why}"
 
 
 def _engine(stages: Mapping[str, float]) -> tuple[Bound, str]:

@@ -65,8 +65,6 @@ PREFETCH = 2
 """Batches ahead by default, as in torch for each worker."""
 
 
-NO_CORE = "the C++ core is missing"
-
 _ENGINES, _DECODES = get_args(Engine), get_args(Decode)
 
 
@@ -300,16 +298,6 @@ class LoaderConfig:
         given = [(getattr(self, name), default) for name, default in _OURS_BY_DEFAULT.items()]
         # batch_by may be an array, which compares element by element
         return any(type(one) is not type(default) or one != default for one, default in given)
-
-    @property
-    def eager(self) -> str:
-        """Why the images that the dataset opens are not deferred; "": they are."""
-        if registry.is_torch(self.engine):
-            return "engine='torch' was asked for"
-        if _native.load() is None:
-            _native.warn_missing()
-            return NO_CORE
-        return "FASTLOAD_DEFER is 0" if os.environ.get("FASTLOAD_DEFER") == "0" else ""
 
     @property
     def measures(self) -> bool:

@@ -22,8 +22,7 @@ from .._base.indices import as_indices, repeats_within
 from ..errors import UsageError
 from .order import NOTHING, Batches, order_of
 
-ENDED: Any = object()
-"""What ``next`` gives at the end of an order: a sampler may give anything."""
+_ENDED: Any = object()  # what ``next`` gives at the end of an order: a sampler may give anything
 
 
 class IndexBatches(Iterator[np.ndarray]):
@@ -93,6 +92,17 @@ def index_lists(sampler: Iterable[Any]) -> Iterator[Any]:
         elif order_of(inner).lazy:
             return _sequential_lists(sampler)
     return iter(sampler)
+
+
+def skip_counted(order: Iterator[Any], batches: int, repeats: IndexCounter | None) -> None:
+    """Skip the first ``batches`` of ``order``, and count them in ``repeats``."""
+    for _ in range(batches):
+        # not islice, which calls iter(order): a user's iterator may start again then
+        indices = next(order, _ENDED)
+        if indices is _ENDED:
+            return  # a damaged state may have any number
+        if repeats is not None:
+            repeats.count(indices)
 
 
 def skip_batches(order: IndexBatches, batches: int) -> np.ndarray:

@@ -33,24 +33,20 @@ from .epoch_plan import EpochPlan
 from .order import Batches
 from .progress import Progress
 from .resources import EngineKey, Resources, slabs_held
+from .route import EngineRoute
 from .setup import Setup, pillow_processes
 from .shard import Shard
 
 
 def maker(
-    config: LoaderConfig,
-    resources: Resources,
-    cursor: EpochCursor,
-    plan: EpochPlan,
-    source: Source,
-    setup: Setup,
-    *,
-    length: int | None,
+    plan: EpochPlan, resources: Resources, cursor: EpochCursor, setup: Setup, *, length: int | None
 ) -> EngineMaker:
-    """What makes the batches of ``plan``, which an engine reads from ``source``.
+    """What makes the batches of ``plan``.
 
     ``length`` is that of this rank, if the epoch is divided among ranks; None: the sampler's.
     """
+    assert isinstance(plan.route, EngineRoute)
+    config, source = plan.config, plan.route.source
     progress, stamps = plan.progress, plan.measurements.stamps
     # Random numbers are drawn in DataLoader's order: the sampler's iterator is made, the base seed
     # is drawn, and only then the sampler's iterator draws.

@@ -48,24 +48,14 @@ _EACH_WHOLE = (
 )
 
 
-# What torch's iterators copy from their loader, as its config calls it. Programs read these: they
-# tell from the sampler and the workers how far ahead of the loop the sampler is, and change the
-# dataset for the next epoch.
-_COPIED = {
-    "_dataset": "dataset",
-    "_auto_collation": "batched",
-    "_index_sampler": "index_sampler",
-    "_drop_last": "drop_last",
-    "_num_workers": "num_workers",
-    "_timeout": "timeout",
-    "_collate_fn": "collate_fn",
-    "_persistent_workers": "persistent_workers",
-}
-_COPIED_FOR_WORKERS = {
-    "_prefetch_factor": "prefetch_factor",
-    "_worker_init_fn": "worker_init_fn",
-    "_in_order": "in_order",
-}
+# What torch's iterators copy from their loader: names of its config, with a "_" before. Programs
+# read these: they tell from the sampler and the workers how far ahead of the loop the sampler is,
+# and change the dataset for the next epoch.
+_COPIED = frozenset(
+    ("_dataset", "_index_sampler", "_drop_last", "_num_workers", "_timeout", "_collate_fn",
+     "_persistent_workers")
+)  # fmt: skip
+_COPIED_FOR_WORKERS = frozenset(("_prefetch_factor", "_worker_init_fn", "_in_order"))
 
 
 class ReportedLength(NamedTuple):
@@ -207,13 +197,11 @@ class EpochIterator(_BaseDataLoaderIter):
     def __getattr__(self, name: str) -> Any:
         torchs = self._torchs()
         config = self._context.config
-        copied = _COPIED.get(name)
-        if copied is None and config.num_workers:
-            copied = _COPIED_FOR_WORKERS.get(name)
         assert self._epoch is not None, "it has torch's"
-        if copied is None or self._epoch.progress.unordered:  # torch's own, or another package's
+        copied = name in _COPIED or (config.num_workers and name in _COPIED_FOR_WORKERS)
+        if not copied or self._epoch.progress.unordered:  # torch's own, or another package's
             return getattr(torchs, name)
-        return getattr(config, copied)
+        return getattr(config, name[1:])
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         reduced: str | tuple[Any, ...] = self._torchs().__reduce__()  # torch's raises
@@ -222,6 +210,10 @@ class EpochIterator(_BaseDataLoaderIter):
     @property
     def _dataset_kind(self) -> int:  # type: ignore[override]
         return _DatasetKind.Iterable if self._context.config.iterable else _DatasetKind.Map
+
+    @property
+    def _auto_collation(self) -> bool:
+        return self._context.config.batched
 
     @property
     def _num_yielded(self) -> int:  # type: ignore[override]
@@ -258,7 +250,7 @@ class EpochIterator(_BaseDataLoaderIter):
         plan = epoch_plan.plan(config, cursor, way, number=number, states=self._states)
         cursor.progress = plan.progress
         resources.measurements = plan.measurements
-        with plan.drawing(config) if plan.resumed else contextlib.nullcontext():
+        with plan.drawing() if plan.resumed else contextlib.nullcontext():
             maker = _maker(context, plan, workers)
         length = None
         if context.reported is not None and isinstance(way, WorkersRoute):  # torch's warns itself
@@ -326,19 +318,17 @@ def _maker(context: EpochContext, plan: EpochPlan, workers: PersistentWorkers) -
         from .setup import decide
 
         setup = decide(config, resources, plan.route)
-        maker = engine_maker(
-            config, resources, cursor, plan, plan.route.source, setup, length=context.length
-        )
+        maker = engine_maker(plan, resources, cursor, setup, length=context.length)
     elif isinstance(plan.route, WorkersRoute):
         from .workers.dataset_epoch import maker as dataset_maker
 
-        maker = dataset_maker(config, resources, cursor, plan, workers, reported=context.reported)
+        maker = dataset_maker(plan, resources, cursor, workers, reported=context.reported)
     else:
         maker = _torchs(context, plan, workers)
     if config.accelerated or config.batch_transform is not None:
         from .delivery import delivery
 
-        maker = delivery.deliver(config, resources, cursor, plan, setup, maker)
+        maker = delivery.deliver(plan, resources, cursor, setup, maker)
     return maker
 
 

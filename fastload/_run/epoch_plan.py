@@ -36,6 +36,7 @@ class EpochPlan(NamedTuple):
     """One epoch that is about to be iterated over.
 
     Attributes:
+        config: the loader's arguments as it begins.
         known: the remaining index batches, if they are known in advance; else None, and the sampler
             is iterated.
         times: how often each sample of this rank came before in the epoch; None: this is counted.
@@ -46,6 +47,7 @@ class EpochPlan(NamedTuple):
         refill: gives the samples that refill batches, or None.
     """
 
+    config: LoaderConfig
     route: Route
     progress: Progress
     known: Batches | None
@@ -57,12 +59,12 @@ class EpochPlan(NamedTuple):
     refill: Refill | None
     measurements: Measurements
 
-    def order(self, config: LoaderConfig) -> Callable[[], Iterator[Any]]:
+    def order(self) -> Callable[[], Iterator[Any]]:
         """A function that begins the epoch: its indices, in the form that the sampler has.
 
         Do not call ``iter`` of what it returns: a user's iterator may start again then.
         """
-        known, refill = self.known, self.refill
+        config, known, refill = self.config, self.known, self.refill
         if refill is not None and self.repeats:
             refill.times = functools.partial(self._times_of, refill)
         if known is None and refill is not None:
@@ -83,24 +85,24 @@ class EpochPlan(NamedTuple):
         order = refill.order()
         return IndexCounter().count(list(order)) or [0] * len(order)
 
-    def seeding(self, config: LoaderConfig) -> torch.Generator | None:
+    def seeding(self) -> torch.Generator | None:
         """The generator that torch draws the workers' seed from; None: its default generator.
 
         If persistent workers are resumed, they get the seed that they had. It must not be drawn
         from the loader's generator, which the order is drawn from.
         """
         if self.progress.base_seed is None:
-            return config.generator
+            return self.config.generator
         return torch.Generator().manual_seed(self.progress.base_seed)
 
     @contextlib.contextmanager
-    def drawing(self, config: LoaderConfig) -> Iterator[None]:
+    def drawing(self) -> Iterator[None]:
         """Within it, torch's generators have the states from the start of the epoch resumed.
 
         Afterwards the global generator, which is the user's, gets its own state back.
         """
         users_state = torch.default_generator.get_state()
-        for generator, state in zip(generators(config), self.progress.generators):
+        for generator, state in zip(generators(self.config), self.progress.generators):
             if generator is not torch.default_generator or self.progress.order_drawn:
                 _set_state(generator, state)
         try:
@@ -188,6 +190,7 @@ def plan(
             number=skip,
         )
     return EpochPlan(
+        config=config,
         route=route,
         progress=progress,
         known=known,

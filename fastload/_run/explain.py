@@ -305,7 +305,7 @@ def figures(resources: Resources) -> Stats:
     figures = measured.stamps.snapshot()
     elapsed = figures.elapsed_s
     rate = figures.images / elapsed if elapsed else 0.0
-    bottleneck = verdict(figures, native=measured.native)
+    bound, why = verdict(figures, native=measured.native)
     return {
         "engine": _engine_name(resources),
         "images": figures.images,
@@ -344,8 +344,8 @@ def figures(resources: Resources) -> Stats:
             for (function, file, line), (count, ns) in _by_time(measured.images)
         ],
         "images_read": measured.images.read,
-        "bound": bottleneck.bound,
-        "why": bottleneck.why,
+        "bound": bound,
+        "why": why,
         "headroom": resources.replayed / rate if rate and resources.replayed else None,
     }
 

@@ -134,21 +134,6 @@ class Resources:
             kept = self.device.put((config.device, device))
         return dataclasses.replace(config, device=kept[1])
 
-    def mover_to(self, device: torch.device, ahead: int) -> Mover:
-        """What moves batches to ``device`` in this process, up to ``ahead`` in advance.
-
-        Raises UsageError where the device is not there.
-        """
-        from .._base.devices import accelerator
-        from .._base.devices.mover import Mover
-
-        mover = self.mover.get()
-        if mover is None:
-            target = accelerator.make(device)
-            assert target is not None, "only CUDA needs a mover"
-            mover = self.mover.put(Mover(target, ahead))
-        return mover
-
     def begin(self) -> None:
         """An epoch begins: free slabs are kept for the loaders that began one last."""
         global _recent  # replaced, never changed: loaders in other threads begin, too
@@ -183,11 +168,21 @@ class Resources:
 
 
 def mover_of(config: LoaderConfig, resources: Resources) -> Mover | None:
-    """What moves a loader's batches to CUDA in this process; None where they do not go there."""
+    """What moves a loader's batches to CUDA in this process; None where they do not go there.
+
+    Raises UsageError where the device is not there.
+    """
     if config.device is None or not config.overlapped:
         return None
-    ahead = config.prefetch_factor or AHEAD_ON_DEVICE
-    return resources.mover_to(torch.device(config.device), ahead)
+    from .._base.devices import accelerator
+    from .._base.devices.mover import Mover
+
+    mover = resources.mover.get()
+    if mover is None:
+        target = accelerator.make(torch.device(config.device))
+        assert target is not None, "only CUDA needs a mover"
+        mover = resources.mover.put(Mover(target, config.prefetch_factor or AHEAD_ON_DEVICE))
+    return mover
 
 
 def slabs_held(config: LoaderConfig, resources: Resources) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -14,11 +15,12 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from .._engine.registry import chosen, is_engine
+from .. import _native
+from .._engine.registry import chosen, is_engine, is_torch
 from .._sources.kinds import is_packed, nested
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
-from .config import NO_CORE, LoaderConfig
+from .config import LoaderConfig
 from .order import order_of
 
 if TYPE_CHECKING:
@@ -28,16 +30,11 @@ if TYPE_CHECKING:
 
 class EngineRoute(NamedTuple):
     """An engine of fastload makes whole batches of ``source``, which has the loader's dtype and
-    layout. ``engine`` is the one on the CPU.
+    layout: it decodes images, or copies rows of tensors. ``engine`` is the one on the CPU.
     """
 
     source: Source
     engine: EngineKind
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it decodes images; otherwise it copies rows of tensors."""
-        return not self.source.tensors
 
 
 class WorkersRoute(NamedTuple):
@@ -65,6 +62,8 @@ class TorchRoute(NamedTuple):
 
 Route: TypeAlias = EngineRoute | WorkersRoute | TorchRoute
 
+_NO_CORE = "the C++ core is missing"
+
 # engine, dtype, memory_format and decode that need no engine of fastload.
 _ANY_ROUTE = ("auto", None, torch.contiguous_format, "exact")
 
@@ -83,10 +82,10 @@ def find(config: LoaderConfig) -> Route:
         UsageError: the arguments ask for something that this route cannot do.
         MissingDependencyError: the engine that was asked for is not installed.
     """
-    reason, eager = config.left_to_python, config.eager
+    reason, eager = config.left_to_python, _eager(config)
     if not reason:
         try:
-            source = _readable(config)
+            source = _readable(config, eager)
             engine = chosen(source.store)
             source = source.made_as(config.dtype, config.memory_format, config.decode)
             return EngineRoute(source, engine)
@@ -99,15 +98,26 @@ def find(config: LoaderConfig) -> Route:
     return WorkersRoute(reason, eager)
 
 
-def _readable(config: LoaderConfig) -> Source:
+def _eager(config: LoaderConfig) -> str:
+    """Why images that the dataset opens are not deferred; "": they are. Warns without the core."""
+    if is_torch(config.engine):
+        return "engine='torch' was asked for"
+    if _native.load() is None:
+        _native.warn_missing()
+        return _NO_CORE
+    return "FASTLOAD_DEFER is 0" if os.environ.get("FASTLOAD_DEFER") == "0" else ""
+
+
+def _readable(config: LoaderConfig, eager: str) -> Source:
     """What an engine reads. Raises Unreadable if there is nothing."""
     from .._sources.source import check_one_size, resolve
 
     source = resolve(config.dataset)
     if config.engine == "auto":
-        if config.eager == NO_CORE:
-            raise Unreadable(NO_CORE)
-        if config.needs_workers and not _is_packed(config.dataset):
+        if eager == _NO_CORE:
+            raise Unreadable(_NO_CORE)
+        # Images of a store have no code of the user's.
+        if config.needs_workers and not any(map(is_packed, nested(config.dataset))):
             raise Unreadable(
                 "only worker processes call a worker_init_fn, and an engine reads without them; "
                 "engine='native' never calls it"
@@ -118,11 +128,6 @@ def _readable(config: LoaderConfig) -> Source:
         elif config.custom_collate and not config.one_size:
             check_one_size(source)
     return source
-
-
-def _is_packed(dataset: object) -> bool:
-    """Whether images come of a store, which has no code of the user's."""
-    return any(map(is_packed, nested(dataset)))
 
 
 def _check_rows(sampler: Iterable[Any] | None, batch_sampler: Iterable[Any] | None) -> None:

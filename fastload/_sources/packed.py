@@ -242,7 +242,7 @@ class PackedDataset(Dataset[Any]):
     ) -> tuple[torch.Tensor | list[Any], dict[str, Any]]:
         """The images of ``records``, and the fields that follow them."""
         from .._transforms.recognise import recognise
-        from .._transforms.targets.joint import batched, in_python
+        from .._transforms.targets.moving import batched, in_python
 
         plan = recognise(self.transform, joint=joint)
         if not isinstance(plan, Plan) or _native.load() is None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .._transforms.targets.boxes import FORMATS
-from .._transforms.targets.joint import Joint, stored
+from .._transforms.targets.joint import FORMATS, Joint
+from .._transforms.targets.moving import stored
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -27,11 +27,8 @@ from .geometry import draws
 from .geometry.crop_geometry import Unfit
 from .geometry.crops import GEOMETRY
 from .geometry.draws import Op
-from .in_integers import resizes_in_integers
-from .pixels.fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
 from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
-from .targets.boxes import FORMATS
-from .targets.joint import Joint, JointProbe, Sanitize
+from .targets.joint import FORMATS, Joint
 from .transform_class import (
     BUCKET_CROP,
     UNREADABLE,
@@ -46,7 +43,9 @@ from .transform_class import (
 
 if TYPE_CHECKING:  # many transforms only crop, resize and flip
     from .pixels.erasing import Erase
+    from .pixels.fills import Rectangle
     from .pixels.pixel_op import PixelOp
+    from .targets.moving import JointProbe
 
 # torchvision's names of filters -> Filter in resample/resample.h
 _FILTERS = {
@@ -106,7 +105,11 @@ class ChainReader:
         from PIL import Image
 
         self._joint = joint
-        self._probe = None if joint is None else JointProbe(joint)
+        self._probe: JointProbe | None = None
+        if joint is not None:
+            from .targets.moving import JointProbe
+
+            self._probe = JointProbe(joint)
         levels = np.arange(256, dtype=np.uint8).repeat(len(mode))
         # 256 x 1 pixels that hold every level once. A PIL image until the chain makes a tensor of
         # it (self._is_tensor), which no type checker can follow.
@@ -184,7 +187,7 @@ class ChainReader:
         op = GEOMETRY[kind](transform)
         if self._erased:
             raise Stop(f"{kind} comes after RandomErasing; put it before")
-        resizes = isinstance(op, draws.RESIZING)
+        resizes = kind == BUCKET_CROP or isinstance(op, draws.RESIZING)
         if resizes:
             filter = self._tensor_filter(kind, transform) if self._is_tensor else None
         ramp = self._ramp.clone() if self._is_tensor else self._ramp
@@ -194,7 +197,13 @@ class ChainReader:
             except Unfit:
                 self._next_frame()  # the next fit raises it again if no frame can do it
         self._frame.ops.append(op)
-        self._frame.fills.append(lambda: fill_level(kind, transform, ramp))
+
+        def fill() -> tuple[int, int, int]:
+            from .pixels.fills import fill_level
+
+            return fill_level(kind, transform, ramp)
+
+        self._frame.fills.append(fill)
         self._note_mask(kind, transform)
         if resizes:
             self._frame.filter = _filter(kind, transform) if filter is None else filter
@@ -221,6 +230,8 @@ class ChainReader:
                 f"{kind} with interpolation {name!r}, antialias={transform.antialias} on a tensor; "
                 "bilinear and bicubic with antialias are recognised"
             )
+        from .in_integers import resizes_in_integers
+
         if not resizes_in_integers(name):
             raise Stop(f"{kind} on a tensor, which torch resizes in floating point on this machine")
         return _TORCH_FILTERS[name]
@@ -228,6 +239,8 @@ class ChainReader:
     def _note_mask(self, kind: str, transform: Transform) -> None:
         if self._joint is None or not self._joint.named("mask"):
             return
+        from .pixels.fills import mask_fill
+
         self._frame.mask_fills.append(lambda: mask_fill(kind, transform))
         if kind in ("Resize", BUCKET_CROP) and filter_of(transform) == "nearest-exact":
             raise Stop(f"{kind} with interpolation 'nearest-exact', which applies to masks too")
@@ -242,6 +255,8 @@ class ChainReader:
                 f"SanitizeBoundingBoxes with labels_getter={getter!r} and {labels} fields of "
                 "labels in joint=; 'default' with one and None with none are recognised"
             )
+        from .targets.moving import Sanitize
+
         self._frame.ops.append(Sanitize(float(transform.min_size), float(transform.min_area)))
         self._frame.fills.append(lambda: (0, 0, 0))
         if self._joint.named("mask"):
@@ -288,6 +303,8 @@ class ChainReader:
     def _erase(self, kind: str, transform: Transform) -> None:
         if not self._is_tensor:
             raise Stop("RandomErasing comes before the image is a tensor; put ToTensor before it")
+        from .pixels.fills import erasing_of, timm_erasing
+
         rectangle, value = (timm_erasing if kind.startswith("timm.") else erasing_of)(transform)
         if value is None:
             if not self._ramp.is_floating_point():

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from .buckets import BucketCrop
-
 Transform: TypeAlias = Any
 """A user's transform: any object. Its attributes are read only after ``kind_of`` told its class.
 
@@ -22,6 +20,7 @@ _PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "
 
 V2 = "torchvision.transforms.v2"
 
+_BUCKETS = f"{__package__}.buckets"
 BUCKET_CROP = "fastload.BucketCrop"
 """What ``kind_of`` says of fastload's own transform."""
 
@@ -79,7 +78,7 @@ def kind_of(transform: object) -> str:
 
     Raises Stop for anything else, but for ``Buckets.crop``.
     """
-    if type(transform) is BucketCrop:
+    if is_of(transform, _BUCKETS, "BucketCrop"):
         return BUCKET_CROP
     name = type(transform).__name__
     theirs = any(is_of(transform, module, name) for module in _TIMM)

@@ -10,13 +10,16 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from ..errors import DataError, StoreError, StoreNotFoundError, UnreadableError
-from .base import Spans, Store
-from .held import Held
+from ._spans import Spans
+
+if TYPE_CHECKING:
+    from .base import Store
+    from .held import Held
 
 _FETCHED = 256  # records of a remote store that are fetched at a time
 _AHEAD = 8  # parts of about 8 MB: enough for a link of 500 MB/s and a latency of 100 ms

@@ -13,7 +13,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,17 +21,25 @@ from .._base.value_class import value_class
 from ..errors import StoreError, UsageError
 from ._crc import crc32c
 from ._fields import Field, gather_fields, label_column
+from ._spans import DCT, ENCODED, RAW, TURNED, Located, Spans
 from .held import Held
 
-__all__ = ["DCT", "ENCODED", "RAW", "Batch", "Field", "Record", "Spans", "Store", "Writer"]
+__all__ = [
+    "DCT",
+    "ENCODED",
+    "RAW",
+    "TURNED",
+    "Batch",
+    "Field",
+    "Located",
+    "Record",
+    "Spans",
+    "Store",
+    "Writer",
+]
 
-ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; its first bytes say which
-RAW = 1  # the record is uint8 pixels, HWC, RGB, without padding; `sizes` has width and height
-DCT = 2  # the record is fastload's quantised DCT form (SPECIFICATION.md)
 BLOCK_NBYTES = 8 << 20
 """What is read at once of a remote store: S3 advises 8 to 16 MB; more delays the start."""
-
-TURNED = 3  # as ENCODED, but its EXIF orientation is applied when decoded; never written
 
 Fetch: TypeAlias = Callable[[Sequence[tuple[str, int, int]]], "Held | None"]
 """Fetches ranges of files, (file, offset, bytes), which stay as long as the result is not released.
@@ -39,48 +47,11 @@ Fetch: TypeAlias = Callable[[Sequence[tuple[str, int, int]]], "Held | None"]
 None: they stay in any case. -1 bytes: the whole file."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Spans:
-    """Where n records lie. All arrays have length n and are C-contiguous.
-
-    Attributes:
-        file: int32, index into ``Store.files``.
-        offset: int64, bytes from the start of that file.
-        nbytes: int64, length in bytes; -1 means "to the end of the file".
-        held: keeps bytes of a remote store; they may be read as long as this lives.
-        memory: arrays in the place of files, for these spans alone: uint8 (n,), contiguous. A file
-            number of -1 - k means number k of them.
-    """
-
-    file: np.ndarray
-    offset: np.ndarray
-    nbytes: np.ndarray
-    held: Held | None = None
-    memory: Sequence[np.ndarray] | None = None
-
-
 UNSIZED = (
     "its width and height could not be read before, but can be now: was the file replaced? Create "
     "the dataset again"
 )
 """The error of a sample whose width and height could not be read, though it can be decoded."""
-
-
-class Located(NamedTuple):
-    """What an engine has to know about n records, taken at one moment.
-
-    Attributes:
-        spans, kinds, sizes: as the store's methods of these names return them.
-        kept: bool (n,), which records lie in a cache; None: the store is not a cache.
-        converted: bool (n,), which records the cache holds in another form than the store, so that
-            the store's checksums do not apply to them; None: no record.
-    """
-
-    spans: Spans
-    kinds: np.ndarray
-    sizes: np.ndarray
-    kept: np.ndarray | None = None
-    converted: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

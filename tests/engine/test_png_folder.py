@@ -17,7 +17,7 @@ from torchvision.datasets import ImageFolder
 
 import png_files
 from fastload import FastLoader, _native, pack, verify
-from fastload._transforms.targets import joint
+from fastload._transforms.targets import moving
 from sides import assert_same
 
 pytestmark = pytest.mark.native
@@ -106,7 +106,7 @@ def test_masks_keep_their_indices(mode: str) -> None:
         image = image.point(lambda level: 255 * (level > 9)).convert("1")
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
-    found = joint._read_mask(buffer.getvalue())
+    found = moving._read_mask(buffer.getvalue())
     expected = np.asarray(Image.open(buffer))
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == (np.int32 if mode == "I;16" else expected.dtype)

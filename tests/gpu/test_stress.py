@@ -22,6 +22,8 @@ from torchvision import transforms as v1
 from batches import TRAIN
 from bench.gpu_report import ONE_DEVICE
 from fastload import FastLoader
+from fastload._base.devices.cuda import Cuda
+from fastload._base.devices.mover import Mover
 
 pytestmark = pytest.mark.gpu
 
@@ -85,7 +87,8 @@ def loader_of(
     bad = arguments.pop("bad", ())
     loader = FastLoader(Trees(count, bad), SIZE, **{"device": "cuda", **arguments})
     if ahead is not None:
-        loader._loader_resources.mover_to(torch.device("cuda", torch.cuda.current_device()), ahead)
+        device = Cuda(torch.device("cuda", torch.cuda.current_device()))
+        loader._loader_resources.mover.put(Mover(device, ahead))
     return loader
 
 

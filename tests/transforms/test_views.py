@@ -232,8 +232,8 @@ def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
         NATIVE, PackedDataset(store).store, plan, EngineOptions(threads=1, ring=SlabRing(4))
     )
     records = np.arange(4)
-    batch, _ = decoder.prepare(Numbers(1, 0, records), timed=False)
-    fewer, _ = decoder.prepare(Numbers(1, 0, records[:3]), timed=False)
+    batch = decoder.prepare(Numbers(1, 0, records), timed=False)
+    fewer = decoder.prepare(Numbers(1, 0, records[:3]), timed=False)
     whole = np.concatenate([np.zeros((4, 2), np.int32), batch.sizes], axis=1)
     begun = decoder._begin(batch, {})
     with pytest.raises(ValueError, match="begin=False"):

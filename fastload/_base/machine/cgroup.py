@@ -29,24 +29,15 @@ def least(
     """
     limits = []
     for read, name in (of_version_2, ""), (of_version_1, controller):
-        for folder in _groups(name):
-            limit = read(folder)
+        group = Path(_group(name).strip("/"))
+        for inner in group, *group.parents:  # some may not exist: a container does not see them all
+            limit = read(ROOT / name / inner)
             if limit is not None:
                 limits.append(limit)
     return min(limits, default=None)
 
 
-def _groups(controller: str) -> list[Path]:
-    """Folders of this process's group and its parents, for ``controller`` of version 1, "" for 2.
-
-    Some may not exist: a container does not see the groups outside it.
-    """
-    inner = Path(_path(controller).strip("/"))
-    base = ROOT / controller if controller else ROOT
-    return [base / inner, *(base / above for above in inner.parents)]
-
-
-def _path(controller: str) -> str:
+def _group(controller: str) -> str:
     """This process's group for ``controller`` ("": version 2); "/" if it is unknown."""
     try:
         lines = MEMBERSHIP.read_text().splitlines()

@@ -16,14 +16,20 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 import numpy as np
 from typing_extensions import override
 
+from ..._transforms import sample_params
+from ..._transforms.geometry.crop_geometry import Geometry, Refused
+from ..._transforms.sample_params import SampleParams
 from ...storage.base import Located, Spans, Store
 from ...storage.held import Held
 from ...storage.wrapped import WrappedStore
 from .memory_file import CacheFile, fingerprint
-from .prefix import Placed, Prefix
+from .prefix import Placed, Prefix, merged
 
 if TYPE_CHECKING:
     from ..._native import _core
+    from ..._transforms.geometry.draws import Numbers
+    from ..._transforms.geometry.geometry_log import GeometryLog
+    from ..._transforms.plan import Plan
 
 # What a record is kept as; batch/cache_fill.h numbers them so.
 BYTES, DCT_RECORDS, PIXELS = 0, 1, 2
@@ -120,6 +126,48 @@ class CachedStore(WrappedStore):
         if placed is not None:  # the table has 16 bits for a side
             wanted &= placed.window[:, 2:].max(axis=1, initial=0) <= 0xFFFF
         return CacheFill(wanted=wanted.astype(np.uint8), placed=placed)
+
+    def draw(
+        self,
+        plan: Plan,
+        numbers: Numbers,
+        located: Located,
+        fill: CacheFill | None,
+        log: GeometryLog | None,
+    ) -> tuple[np.ndarray, Geometry, SampleParams | None]:
+        """The sizes of a batch's images, their geometry, and what follows it.
+
+        Where there are pixels, or ``fill`` is about to put some here, the first operations are
+        done already.
+        """
+
+        def drawn(
+            plan: Plan, sizes: np.ndarray, numbers: Numbers = numbers
+        ) -> tuple[Geometry, SampleParams | None]:
+            return sample_params.draw(plan, sizes, numbers, log)
+
+        sizes, prefix, done = located.sizes, self.prefix, located.kept
+        if prefix is None or done is None:
+            return sizes, *drawn(plan, sizes)
+        if fill is not None and fill.placed is not None:
+            wanted = fill.wanted.astype(bool)
+            sizes, done = sizes.copy(), done | wanted
+            sizes[wanted] = fill.placed.window[wanted, 2:]
+        if not prefix.ops or not done.any():
+            return sizes, *drawn(plan, sizes)
+        if done.all():
+            return sizes, *drawn(prefix.rest(plan), sizes)
+        parts = []
+        for which, part in ((done, prefix.rest(plan)), (~done, plan)):
+            try:
+                parts.append(drawn(part, sizes[which], numbers.part(which)))
+            except Refused as refused:
+                raise refused.of(int(np.flatnonzero(which)[refused.position])) from None
+        (one, _), (other, _) = parts
+        if (one.out_h, one.out_w) != (other.out_h, other.out_w):
+            # Images of several sizes: raise what a batch without a cache raises.
+            return sizes, *drawn(plan, self.inner.sizes(numbers.indices))
+        return sizes, *merged(done, parts[0], parts[1])
 
     def describe(self) -> str:
         """How full it is, for ``explain()``."""

@@ -27,8 +27,9 @@ from typing_extensions import override
 
 from ..._base.devices.cuda import on_stream, side_stream
 from ..._base.slabs import SlabRing
+from ..._transforms.geometry.bucket_crops import BucketCrop
 from ..._transforms.geometry.crop_geometry import Geometry
-from ..._transforms.geometry.draws import RESIZING, BucketCrop, CenterCrop, Pad, RandomCrop
+from ..._transforms.geometry.draws import RESIZING, CenterCrop, Pad, RandomCrop
 from ..._transforms.pixels.erasing import ErasedBoxes
 from ..._transforms.plan import Plan, Views
 from ...errors import DataError, InternalError
@@ -74,7 +75,7 @@ def refusal(plan: Plan | Views | None, store: Store) -> str | None:
 
 
 def _resizes(plan: Plan) -> bool:
-    return any(isinstance(op, RESIZING) for op in plan.ops)
+    return any(isinstance(op, (*RESIZING, BucketCrop)) for op in plan.ops)
 
 
 class DaliEngine(ImageEngine):

@@ -17,7 +17,6 @@ from ..._transforms.geometry.draws import Numbers
 from ..._transforms.plan import Plan
 from ...errors import DataError, StoreError
 from ...hints import OnError, OnErrorName
-from ...storage._decoded import decoded
 from ..drawing import Repeats
 from ..maker import Outcome, Remaker
 from . import policy
@@ -225,6 +224,8 @@ class EngineFiller(Remaker[PendingBatch]):
         for name in self.source.fields or ():
             field = store.fields.get(name)
             if name not in moved and field is not None and field.kind in ("text", "json"):
+                from ...storage._decoded import decoded
+
                 column, damaged = decoded(store, name, records)
                 values[name] = list(column)
                 errors |= damaged

@@ -38,17 +38,13 @@ class UnfinishedBatch:
 
 
 def deliver(
-    config: LoaderConfig,
-    resources: Resources,
-    cursor: EpochCursor,
-    plan: EpochPlan,
-    setup: Setup | None,
-    maker: Maker,
+    plan: EpochPlan, resources: Resources, cursor: EpochCursor, setup: Setup | None, maker: Maker
 ) -> Maker:
-    """The batches of ``maker``, moved to a device, or transformed, as ``config`` says.
+    """The batches of ``maker``, moved to a device, or transformed, as the loader's arguments say.
 
     ``setup``: of the engine that fills them; None if none does.
     """
+    config = plan.config
     mover = mover_of(config, resources)
     other_device = config.device if config.accelerated and mover is None else None
     stage = None
@@ -79,7 +75,7 @@ def _in_place(config: LoaderConfig, route: Route) -> Callable[[Any], Any] | None
     Only for batches that nothing else can refer to: the user may have kept the rows of a
     TensorDataset, or what a ``collate_fn`` returned.
     """
-    if config.accelerated or not isinstance(route, EngineRoute) or not route.decodes:
+    if config.accelerated or not isinstance(route, EngineRoute) or route.source.tensors:
         return None
     if config.batch_transform is None or config.custom_collate:
         return None

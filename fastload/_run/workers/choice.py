@@ -44,6 +44,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from ..._base.per_process import PerProcess
 from ..._sources.deferred.thread_state import THREAD
 from ..measurements import Report, Spent
 
@@ -287,14 +288,15 @@ class Choice:
         """Whether it is time to see if a batch that is made without deferring opens images."""
         if not (self.waits and self.at_stake) or self._left_alone > 0:
             return False
-        return _now() >= _TOTAL.due_ns
+        due_ns = _TOTAL.due_ns.get()
+        return due_ns is None or _now() >= due_ns
 
     def watched(self, samples: int, begin_ns: int, *, seen: bool) -> Report:
         """The report of a batch of so many that was watched, and whether it opened any."""
         self._staked = self._staked or samples > 0
         end_ns = _now()
         if not seen:
-            _TOTAL.due_ns = end_ns + _WATCHED * (end_ns - begin_ns)
+            _TOTAL.due_ns.put(end_ns + _WATCHED * (end_ns - begin_ns))
         return Report(spent=Spent(eager=samples), seen=seen)  # to watch takes time, too
 
     def ended(self) -> None:
@@ -592,21 +594,14 @@ class _Total:
 
     Attributes:
         ns: what samples took in epochs that are over.
-        due_ns: when a batch may be watched again.
+        due_ns: when a batch may be watched again, by this process's CPU time, which begins at 0.
     """
 
     ns = 0.0
-    due_ns = -math.inf
+    due_ns: PerProcess[int] = PerProcess()
 
 
 _TOTAL: Final = _Total()
-
-
-def _in_forked_child() -> None:
-    _TOTAL.due_ns = -math.inf  # the CPU time of a new process begins at 0
-
-
-os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def _now() -> int:

@@ -24,12 +24,12 @@ from .choice import Choice, choice_for
 from .columns import SMALL_NBYTES
 from .deferral import Deferral, Local, begin_epoch, rest
 from .fetch import Fetcher
-from .local_maker import LocalMaker
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
+    from .local_maker import LocalMaker
     from .resumable import Resumable
     from .worker_maker import WorkerMaker
 
@@ -45,10 +45,9 @@ _UNKNOWN = 1 << 20
 
 
 def maker(
-    config: LoaderConfig,
+    plan: EpochPlan,
     resources: Resources,
     cursor: EpochCursor,
-    plan: EpochPlan,
     kept: PersistentWorkers,
     *,
     reported: int | None,
@@ -60,17 +59,19 @@ def maker(
         reported: the length that an IterableDataset gave, or None.
     """
     assert isinstance(plan.route, WorkersRoute)
-    choice = None
+    config, choice = plan.config, None
     if not plan.route.eager and loaded():
         choice = _expecting(config, resources)
-    maker: LocalMaker | WorkerMaker
+    maker: LocalMaker | WorkerMaker  # imported when used: either takes a millisecond
     if config.num_workers:
         from .worker_maker import worker_maker
 
-        maker = worker_maker(config, resources, cursor, plan, kept, choice)
+        maker = worker_maker(plan, resources, cursor, kept, choice)
     else:
-        fetcher = fetcher_of(config, resources, plan, choice)
-        maker = LocalMaker(config, fetcher, plan, reported=reported)
+        from .local_maker import LocalMaker
+
+        fetcher = fetcher_of(plan, resources, choice)
+        maker = LocalMaker(plan, fetcher, reported=reported)
     if plan.refill is None:
         return maker
     from ..bad_samples.refill import Refilled
@@ -126,9 +127,8 @@ def _length(config: LoaderConfig) -> int:
 
 
 def fetcher_of(
-    config: LoaderConfig,
-    resources: Resources,
     plan: EpochPlan,
+    resources: Resources,
     choice: Choice | None,
     kind: type[Fetcher] = Fetcher,
 ) -> Fetcher:
@@ -136,6 +136,7 @@ def fetcher_of(
 
     ``choice``: decides whether their images are deferred; None: they never are.
     """
+    config = plan.config
     count = config.num_workers
     if not count and resources.warm is None:
         resources.warm = SlabRing(_WARM_SLABS + slabs_held(config, resources))

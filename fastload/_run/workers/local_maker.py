@@ -21,8 +21,7 @@ from typing_extensions import override
 
 from ..._base import randomness
 from ..._base.machine import memory
-from ..config import LoaderConfig
-from ..drawing import ENDED, IndexCounter
+from ..drawing import IndexCounter, skip_counted
 from ..epoch_plan import EpochPlan
 from ..maker import Maker, Outcome, below
 from ..progress import Position
@@ -40,18 +39,16 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
     """Makes the batches of one epoch.
 
     Args:
-        config: the loader's.
-        fetcher: makes the samples.
         plan: the epoch's. If the epoch is resumed, the start of the order is drawn now rather than
             with the first batch, and ``iter`` of an iterable dataset is called with the first batch
             rather than now.
+        fetcher: makes the samples.
         reported: the length that an IterableDataset gave, or None.
     """
 
-    def __init__(
-        self, config: LoaderConfig, fetcher: Fetcher, plan: EpochPlan, *, reported: int | None
-    ) -> None:
-        super().__init__(_LoaderView(config, plan, reported))
+    def __init__(self, plan: EpochPlan, fetcher: Fetcher, *, reported: int | None) -> None:
+        super().__init__(_LoaderView(plan, reported))
+        config = plan.config
         self.base_seed = int(self._base_seed)
         self._dataset_kind = _DatasetKind.Iterable if config.iterable else _DatasetKind.Map
         self._index_sampler = config.index_sampler
@@ -71,12 +68,7 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
                 workers[0] = fetcher.position() or Position()
         if fetcher.iterable:
             return
-        for _ in range(plan.skip):
-            indices: Any = next(self._sampler_iter, ENDED)
-            if indices is ENDED:
-                break  # a damaged state may have any number
-            if self._repeats is not None:
-                self._repeats.count(indices)
+        skip_counted(self._sampler_iter, plan.skip, self._repeats)
         if plan.resumed:
             self._sampler_iter = drawn(self._sampler_iter)
 
@@ -172,14 +164,14 @@ class _LoaderView:
     # With this kind, torch's iterator does not use the dataset when it is made.
     _dataset_kind = _DatasetKind.Map
 
-    def __init__(self, config: LoaderConfig, plan: EpochPlan, reported: int | None) -> None:
+    def __init__(self, plan: EpochPlan, reported: int | None) -> None:
         vars(self).update(
-            vars(config),
-            _order=plan.order(config),
+            vars(plan.config),
+            _order=plan.order(),
             _IterableDataset_len_called=reported,
-            _auto_collation=config.batched,
-            generator=plan.seeding(config),
-            pin_memory=config.pinned,
+            _auto_collation=plan.config.batched,
+            generator=plan.seeding(),
+            pin_memory=plan.config.pinned,
         )
 
     @property

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import Dataset, get_worker_info
 
-from ..._base.machine import cpu, memory, parent
+from ..._base.machine import cpu, memory
 from ..._base.shared_slabs import Mapped
 from .fetch import Fetcher, Wanted
 from .tasks import SentOutcome, Task
 from .transport import Packer, sweep
+
+_LOOK_S = 5.0
 
 
 class TaskFetcher(Fetcher, Dataset[SentOutcome]):
@@ -95,7 +101,17 @@ class WorkerInit:
         object.__setattr__(info, "dataset", info.dataset.dataset)  # type: ignore[attr-defined]
         cpu.one_thread()
         memory.keep_freed()
-        if parent.is_fork_servers():  # otherwise torch's worker looks every 5 s
-            parent.end_with_it()
+        parent = multiprocessing.parent_process()
+        if parent is not None and parent.pid != os.getppid():
+            # A fork server has forked this process, and torch's worker looks for that one.
+            threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
         if self._user_init is not None:
             self._user_init(worker_id)
+
+
+def _end_with(parent: BaseProcess) -> None:
+    """End this process when its parent has ended, also where that was killed."""
+    forked_by = os.getppid()
+    while parent.is_alive() and os.getppid() == forked_by:
+        parent.join(_LOOK_S)  # returns at once when the parent ends, unless a child of it lives on
+    os._exit(1)

@@ -22,7 +22,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..._base.shared_slabs import SharedRing, Slot
-from ..drawing import ENDED, IndexCounter
+from ..drawing import IndexCounter, skip_counted
 from ..maker import Outcome
 from .choice import Choice
 from .transport import Message, unpack
@@ -198,14 +198,6 @@ class TaskIterator(Iterator[Task]):
         self.count = 0
         """Tasks that torch was given."""
 
-    def _skip_items(self) -> None:
-        for _ in range(self._skip):
-            indices = next(self._order, ENDED)
-            if indices is ENDED:
-                break  # a damaged state may have any number
-            self._count(indices)
-        self._skip = 0
-
     def stop(self) -> None:
         """Give no more tasks."""
         self._stopped = True
@@ -213,7 +205,8 @@ class TaskIterator(Iterator[Task]):
     def __next__(self) -> Task:
         self.asked += 1
         if self._skip:
-            self._skip_items()
+            skip_counted(self._order, self._skip, self._repeats)
+            self._skip = 0
         if self._stopped:
             raise StopIteration
         if self._idle:

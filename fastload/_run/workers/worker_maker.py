@@ -50,24 +50,23 @@ MAIN = 'if __name__ == "__main__":'
 
 
 def worker_maker(
-    config: LoaderConfig,
+    plan: EpochPlan,
     resources: Resources,
     cursor: EpochCursor,
-    plan: EpochPlan,
     kept: PersistentWorkers,
     choice: Choice | None,
 ) -> WorkerMaker:
     """As ``dataset_epoch.maker``, which imports this with workers only: it takes as long as it
     takes to load fifty small images. ``choice``: as for ``fetcher_of``.
     """
-    outcomes = kept.holder
+    config, outcomes = plan.config, kept.holder
     if not isinstance(outcomes, PlainLoader) or not _usable(config, outcomes):
-        outcomes = _outcome_loader(config, resources, plan, choice)
+        outcomes = _outcome_loader(plan, resources, choice)
     progress = plan.progress
     idle = progress.positions.turn if plan.resumed else 0
     tasks, fetcher = outcomes.sampler, outcomes.dataset
     assert isinstance(tasks, Tasks) and isinstance(fetcher, TaskFetcher)
-    tasks.begin(progress.epoch, plan.order(config), skip=plan.skip, idle=idle, times=plan.times)
+    tasks.begin(progress.epoch, plan.order(), skip=plan.skip, idle=idle, times=plan.times)
     workers = progress.positions.workers
     if fetcher.resumable is not None and not workers:
         workers += [Position() for _ in range(config.num_workers)]
@@ -86,13 +85,14 @@ def _usable(config: LoaderConfig, outcomes: PlainLoader[SentOutcome]) -> bool:
 
 
 def _outcome_loader(
-    config: LoaderConfig, resources: Resources, plan: EpochPlan, choice: Choice | None
+    plan: EpochPlan, resources: Resources, choice: Choice | None
 ) -> PlainLoader[SentOutcome]:
+    config = plan.config
     count, ahead = config.num_workers, config.num_workers * (config.prefetch_factor or 0)
     if resources.ring is None:
         # batches ahead, the consumer's batch, and the one that it has just freed
         resources.ring = SharedRing(ahead + 2 + slabs_held(config, resources))
-    fetcher = fetcher_of(config, resources, plan, choice, TaskFetcher)
+    fetcher = fetcher_of(plan, resources, choice, TaskFetcher)
     assert isinstance(fetcher, TaskFetcher)
     tasks = Tasks(
         sized=config.index_sampler,
@@ -111,7 +111,7 @@ def _outcome_loader(
         pin_memory=config.pinned,
         pin_memory_device=config.pin_memory_device,
         timeout=config.timeout,
-        generator=plan.seeding(config),
+        generator=plan.seeding(),
         prefetch_factor=config.prefetch_factor,
         persistent_workers=config.persistent_workers,
         multiprocessing_context=with_arrivals(config.multiprocessing_context),

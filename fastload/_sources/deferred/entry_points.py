@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import _native
 from ..._engine.huffman_index import new_table
-from ...storage.base import RAW
+from ...storage._spans import RAW
 
 if TYPE_CHECKING:
     from ..._engine.kernel import BatchRequest

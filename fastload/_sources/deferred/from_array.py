@@ -13,7 +13,7 @@ import numpy as np
 import PIL
 
 from ..._base.pixel_limit import is_within
-from ...storage.base import RAW
+from ...storage._spans import RAW
 from .image import COPY, DeferredImage
 from .recording import Opened, Recording, Stored
 from .thread_state import THREAD

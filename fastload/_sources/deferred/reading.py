@@ -15,7 +15,7 @@ import numpy as np
 
 from ... import _native
 from ...hints import CheckCrc
-from ...storage.base import ENCODED, Spans
+from ...storage._spans import ENCODED, Spans
 from .recording import Opened
 
 if TYPE_CHECKING:

@@ -6,14 +6,20 @@ store's columns. The batch is decoded from the mapped file (``batch.py``).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from PIL.Image import Image
 
 from ..._base.pixel_limit import most_pixels
-from ...storage.base import RAW, Located, Store
+from ...storage._spans import RAW
 from .image import COPY, DeferredImage
 from .recording import Opened, Recording, Stored
 from .thread_state import THREAD
+
+if TYPE_CHECKING:
+    from ...storage._spans import Located
+    from ...storage.base import Store
 
 
 def record_images(store: Store, records: np.ndarray) -> list[Image] | None:

@@ -14,7 +14,7 @@ from PIL.PngImagePlugin import PngImageFile
 from ... import _native
 from ...storage._crc import crc32c
 from ...storage._read import open_regular, pread_all
-from ...storage.base import ENCODED
+from ...storage._spans import ENCODED
 from . import stamps
 from .headers import SETTLED, png_ends_with_pixels
 from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS

@@ -93,7 +93,9 @@ def _four(kind: str, sides: list[int], padding: object) -> tuple[int, int, int, 
 
 
 def _bucket_crop(transform: Transform) -> Op:
-    kind = draws.RandomBucketCrop if transform.random else draws.BucketCrop
+    from .bucket_crops import BucketCrop, RandomBucketCrop
+
+    kind = RandomBucketCrop if transform.random else BucketCrop
     return kind(transform.buckets)
 
 

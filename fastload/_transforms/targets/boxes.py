@@ -6,18 +6,15 @@ The values of all samples are concatenated, so each step is a few array operatio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...hints import BoxFormat
 from ..geometry.crop_geometry import Array
 from ..geometry.geometry_log import LogEntry, LoggedCrop, LoggedMirror, LoggedResize, LoggedSanitize
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-FORMATS = get_args(BoxFormat)
 
 Float = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 

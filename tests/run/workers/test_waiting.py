@@ -26,6 +26,7 @@ import deferred_datasets as shapes
 import fastload
 import warm
 from fastload import FastLoader
+from fastload._base.per_process import PerProcess
 from fastload._run.workers import choice, deferral
 from fastload._run.workers.choice import Choice
 from fastload._sources.deferred import redirect, switch, trial
@@ -45,7 +46,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fastload.uninstall()
     monkeypatch.delenv("FASTLOAD_DEFER")
     monkeypatch.setattr(choice._TOTAL, "ns", 0.0)
-    monkeypatch.setattr(choice._TOTAL, "due_ns", -math.inf)
+    monkeypatch.setattr(choice._TOTAL, "due_ns", PerProcess())
     gc.collect()  # loaders of other tests that hold the functions
     yield
     fastload.uninstall()
@@ -229,7 +230,7 @@ def test_a_stream_in_workers_that_persist_is_deferred_when_it_has_taken_long_eno
     stream = Flowing(photos)
     monkeypatch.setattr(choice, "clock", stream.clock)
     monkeypatch.setattr(choice, "_STAKE_NS", samples * 1_000_000)
-    monkeypatch.setattr(choice._TOTAL, "due_ns", 10**18)  # by the clock of this process
+    choice._TOTAL.due_ns.put(10**18)  # by the clock of this process
     loader = FastLoader(stream, 2, num_workers=1, persistent_workers=True)
     kinds = [bool(kind) for _ in range(7) for batch in loader for kind in batch]
     assert samples <= kinds.index(True) <= samples + 6
