@@ -6,15 +6,18 @@ file; then the caller replays, and Pillow decides what is an error.
 
 Note [Decoded once]
     The first request decodes what it needs of an image, a crop for example. If the same image is
-    asked for again, it is decoded as a whole and kept: further requests begin with its pixels. So
-    it is at the first request, if the image before was asked for again, as with several views.
-    One image is kept per thread, until another one is asked for or the batch ends. But an array
-    that is asked for is the user's to keep, and what is asked for next is decoded again.
+    asked for again, what both requests begin with is made and kept, at least the whole image:
+    further requests begin with these pixels. So it is at the first request, if the image before was
+    asked for again, as with several views. One image is kept per thread, until another one is asked
+    for or the batch ends. But an array that is asked for is the user's to keep, and what is asked
+    for next is decoded again.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -26,11 +29,11 @@ from ..._engine.kernel import pixels_as_files
 from . import lowering
 from .batch import Submission, kernel_of, key_of
 from .headers import MOST_SIDE
-from .operations import Layout, channels, shape_and_strides
+from .operations import IMAGE_OPERATIONS, Layout, channels, shape_and_strides
 from .reading import Reader, Reading
 from .recording import Opened, Operation, Recording
 from .replay import FileChanged, changed, encoded, replay
-from .thread_state import THREAD, forget, note_failure, note_made
+from .thread_state import THREAD, Kept, forget, note_failure, note_made
 
 if TYPE_CHECKING:
     from ..._engine.kernel import Kernel
@@ -92,9 +95,10 @@ def pixels(recording: Recording) -> np.ndarray | None:
         return gray
     whole = _is_rgb(recording) and not _after_rgb(recording)
     kept = _kept(recording, whole)
-    if kept is not None and whole:
-        return kept
-    return _made(recording, kept, whole)
+    if kept is None:
+        return _made(recording, None, keep=whole)
+    rest = _rest_of(recording, kept)
+    return _made(rest, kept.pixels, keep=False) if rest.operations else kept.pixels
 
 
 def let_go(opened: Opened, made_now: bool) -> bool:
@@ -109,7 +113,7 @@ def let_go(opened: Opened, made_now: bool) -> bool:
         return False
     if THREAD.times_asked > 1 or THREAD.several:
         return False
-    if THREAD.kept is not None and THREAD.kept[0] is opened:
+    if THREAD.kept is not None and THREAD.kept.opened is opened:
         THREAD.kept = None
     return True
 
@@ -150,7 +154,8 @@ def _is_sound(opened: Opened, data: bytes) -> bool:
     return sound
 
 
-def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndarray | None:
+def _made(recording: Recording, kept: np.ndarray | None, keep: bool) -> np.ndarray | None:
+    """``kept``: the pixels that it begins with; ``keep``: those that it makes are kept."""
     opened, operations, size, mode = recording
     ended = Recording(opened, (*operations, _PIXELS), size, mode)
     is_file = kept is None and _is_file(recording)
@@ -175,8 +180,8 @@ def _made(recording: Recording, kept: np.ndarray | None, whole: bool) -> np.ndar
     if ahead is not None:
         ahead.asked(ended)
     note_made(opened)
-    if whole:
-        THREAD.kept = opened, made
+    if keep:
+        THREAD.kept = Kept(opened, operations, made)
     return made
 
 
@@ -240,15 +245,25 @@ def _replayed(recording: Recording, kept: np.ndarray | None) -> np.ndarray | Non
     ``_begun`` takes.
     """
     opened = recording.opened
-    pixels, mode = (_of_file(opened), opened.mode) if kept is None else (kept, "RGB")
+    pixels = _of_file(opened) if kept is None else kept
     if pixels is None:
         return None
-    image = PIL.Image.frombuffer(mode, opened.size, pixels, "raw", mode, 0, 1)
     try:
-        return np.asarray(changed(image, recording.operations))
+        return np.asarray(changed(_image(opened, pixels), recording.operations))
     except Exception:
         note_failure()
         raise
+
+
+def _image(opened: Opened, pixels: np.ndarray) -> PIL.Image.Image:
+    mode = opened.mode
+    return PIL.Image.frombuffer(mode, opened.size, pixels, "raw", mode, 0, 1)
+
+
+def _is_tile(recording: Recording) -> bool:
+    """Whether it begins with a small part of an image: Pillow has it before the core is called."""
+    name, *box = recording.operations[0]
+    return name == "crop" and math.prod(cast("list[int]", box[2:])) < LEAST_PIXELS
 
 
 def _shaped(memory: np.ndarray, size: tuple[int, int], mode: str) -> np.ndarray:
@@ -269,14 +284,21 @@ def tensor(
 
     ``least_pixels``: of the images that the core makes; None: where it gains.
     """
+    shape, strides = shape_and_strides(recording.size, recording.mode, layout.contiguous)
     images = _of_file_in_rows(recording) if layout == ROWS_OF_PIXELS else None
     if images is None:
-        begun = _begun(recording, layout, _kept(recording, whole=False), least_pixels=least_pixels)
+        kept = _kept(recording, whole=False)
+        rest = recording if kept is None else _rest_of(recording, kept)
+        pixels = None if kept is None else kept.pixels
+        if pixels is not None and _is_tile(rest):
+            tile = cast(torch.Tensor, changed(_image(rest.opened, pixels), rest.operations))
+            if tile.stride() == strides:
+                return tile
+        begun = _begun(rest, layout, pixels, least_pixels=least_pixels)
         if begun is None or begun.result() is None:
             return None
         images = begun.images
     note_made(recording.opened)
-    shape, strides = shape_and_strides(recording.size, recording.mode, layout.contiguous)
     # A tensor of its own, not a view of the bytes.
     made = torch.empty(0, dtype=layout.dtype, device="cpu")
     return made.set_(images.untyped_storage(), 0, shape, strides)
@@ -304,28 +326,62 @@ def _after_rgb(recording: Recording) -> bool:
     return any(one != _TO_RGB and one[0] != "copy" for one in recording.operations)
 
 
-def _kept(recording: Recording, whole: bool) -> np.ndarray | None:
-    """The pixels of the whole image in mode "RGB", if they are kept. See Note [Decoded once].
+def _kept(recording: Recording, whole: bool) -> Kept | None:
+    """What is kept of the image, if ``recording`` begins with that. See Note [Decoded once].
 
-    ``whole``: they are asked for, and made by the caller if they are not kept.
+    ``whole``: the whole image is asked for, and made by the caller if it is not kept.
     """
     if not _is_rgb(recording):
         return None
-    opened = recording.opened
-    again = THREAD.last is opened
+    opened, operations, *_ = recording
+    kept, again = THREAD.kept, THREAD.last is opened
+    before, THREAD.asked_for = THREAD.asked_for, operations
     if again:
         THREAD.times_asked += 1
-    if THREAD.kept is not None and THREAD.kept[0] is opened:
-        return THREAD.kept[1]
-    if again:
+    if kept is not None and kept.opened is opened:
+        if operations[: len(kept.operations)] == kept.operations:
+            return kept
+        worthwhile = True  # with less of it
+    elif again:
         worthwhile = THREAD.times_asked == 2  # once is enough
     else:
         worthwhile = THREAD.several = THREAD.times_asked > 1
         THREAD.last, THREAD.times_asked = opened, 1
     if whole or not worthwhile or not THREAD.deferring:
         return None
-    operations = () if opened.mode == "RGB" else (_TO_RGB,)
-    return _made(Recording(opened, operations, opened.size, "RGB"), None, whole=True)
+    if again:
+        alike = map(operator.eq, operations, before)
+    else:
+        alike = map(operator.eq, _names(operations), THREAD.kept_names)
+    return _keep(recording, sum(itertools.takewhile(bool, alike)))
+
+
+def _keep(recording: Recording, most: int) -> Kept | None:
+    """Make and keep what up to ``most`` of the operations make, or the whole image."""
+    opened, operations, *_ = recording
+    size, mode, reached = opened.size, opened.mode, (0, opened.size)
+    for count, (name, *arguments) in enumerate(operations[: max(most, mode != "RGB")], 1):
+        if name not in IMAGE_OPERATIONS:
+            break
+        effect = IMAGE_OPERATIONS[name].effect
+        size, mode = (size, mode) if effect is None else effect(size, mode, *arguments)
+        if mode == "RGB":
+            reached = count, size
+    count, size = reached
+    THREAD.kept_names = _names(operations[:count])
+    made = _made(Recording(opened, operations[:count], size, "RGB"), None, keep=True)
+    return None if made is None else THREAD.kept
+
+
+def _names(operations: tuple[Operation, ...]) -> list[str]:
+    return [name for name, *_ in operations]
+
+
+def _rest_of(recording: Recording, kept: Kept) -> Recording:
+    """What is to be done to the pixels that are kept."""
+    h, w, _ = kept.pixels.shape
+    begun = recording.opened._replace(size=(w, h), mode="RGB")
+    return recording._replace(opened=begun, operations=recording.operations[len(kept.operations) :])
 
 
 def begin(recording: Recording) -> Begun | None:

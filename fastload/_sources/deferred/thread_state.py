@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ..._engine.cache.opened import OpenedCache
-    from .recording import Opened, Recording
+    from .recording import Opened, Operation, Recording
     from .within import Making
 
 
@@ -111,13 +111,23 @@ class BatchContext:
         return self.failed or _FAILED_ELSEWHERE[0] != self._failed_before
 
 
+class Kept(NamedTuple):
+    """Pixels of an image: uint8 (h, w, 3), what ``operations`` make of it in mode "RGB"."""
+
+    opened: Opened
+    operations: tuple[Operation, ...]
+    pixels: np.ndarray
+
+
 class _Thread(threading.local):
     deferring: bool | None = None
     decoded: tuple[Opened, Image] | None = None
     last: Opened | None = None
     times_asked = 0
     several = False
-    kept: tuple[Opened, np.ndarray] | None = None
+    asked_for: tuple[Operation, ...] = ()
+    kept: Kept | None = None
+    kept_names: Sequence[str] = ()
     ahead: MadeAhead | None = None
     once_ns = 0
     making: Making | None = None
@@ -135,7 +145,9 @@ deferring: whether what it opens is deferred; None: nobody has said.
 decoded: the image that it replayed last, while it defers: several views decode it once.
 last, times_asked: the image of which ``single.py`` made something last, and how often it did.
 several: whether it made something of the image before more than once.
-kept: the last image that ``single.py`` decoded as a whole, and its pixels.
+asked_for: the operations of which it made something last.
+kept: what ``single.py`` keeps of an image.
+kept_names: the names of the operations of what it made to keep last.
 ahead: what makes pixels ahead of the samples that ask for them.
 making: the batch that it makes for no sample of another one, deferring or not; None: it makes none.
 once_ns: CPU time of this process that went into proofs which the thread waited for.

@@ -58,6 +58,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     calls: list[bool] = []
     begun = single.Begun
     monkeypatch.setattr(THREAD, "times_asked", 0)  # of an image of another test
+    monkeypatch.setattr(THREAD, "kept_names", ())
 
     def counted(memory: Any, kernel: Any, group: Any, opened: Any, kept: Any, threads: int) -> Any:
         calls.append(kept is None)
@@ -75,6 +76,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(single, "_of_file", counted_whole)
     return calls
 
+
+FLIP = Image.Transpose.FLIP_LEFT_RIGHT
 
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "array": lambda image: np.asarray(image),
@@ -278,6 +281,35 @@ def test_an_image_is_decoded_as_a_whole_where_the_one_before_was_asked_for_again
         [True],
         [True],
     ]
+
+
+@pytest.mark.parametrize("kind", ["tensors", "arrays", "of different beginnings"])
+def test_parts_of_a_changed_image_are_cut_out_of_what_it_became(
+    photo: Path, decoded: list[bool], no_replay: None, kind: str
+) -> None:
+    boxes = [(k, 3, k + 60, 63) for k in range(4)]
+
+    def parts() -> list[Any]:
+        whole = Image.open(photo).convert("RGB")
+        image = whole.resize((96, 80)).transpose(FLIP)
+        made: list[Any] = []
+        for number, box in enumerate(boxes):
+            beginning = whole if kind == "of different beginnings" and number == 2 else image
+            part = beginning.crop(box)
+            made.append(np.asarray(part) if kind == "arrays" else F.to_tensor(part).numpy())
+        return made
+
+    expected, calls = parts(), []
+    for _ in range(2):
+        decoded.clear()
+        with switch.deferring():
+            found = parts()
+        calls.append(decoded.copy())
+        for part, real in zip(found, expected, strict=True):
+            same(part, real)
+    if kind != "of different beginnings":
+        # The first part, then what all have in common. Pillow cuts the parts out of that.
+        assert calls == [[True, True], [True]]
 
 
 def test_colours_of_one_crop_are_no_second_view_of_the_image(
