@@ -1428,18 +1428,27 @@ def _flip(tensor: Any, *dims: Any, **kwargs: Any) -> Any:
 
 def _ordered(tensor: DeferredTensor, index: list[Any]) -> Any:
     """The three channels in any order: those of the image, as nothing tells them apart since."""
-    memory = tensor._memory
-    if len(index) != 3 or memory.mode != "RGB" or not memory.layout.contiguous or memory.gaps:
+    memory, places = tensor._memory, channel_order(index)
+    if places is None or memory.mode != "RGB" or not memory.layout.contiguous or memory.gaps:
         return NotImplemented
-    if min(tensor.shape) < LEAST_SIDE or not all(type(c) is int and -3 <= c < 3 for c in index):
+    if min(tensor.shape) < LEAST_SIDE:
         return NotImplemented
     made = next(k for k, (name, *_) in enumerate(memory.operations) if name in TENSOR_OPERATIONS)
     if not all(_alike_in_channels(operation) for operation in memory.operations[made:]):
         return NotImplemented
-    order = "order", *(c % 3 for c in index)
-    operations = (*memory.operations[:made], order, *memory.operations[made:])
+    operations = (*memory.operations[:made], ("order", *places), *memory.operations[made:])
     moved = Memory(memory.opened, operations, memory.size, memory.mode, memory.layout)
     return DeferredTensor._of(moved)
+
+
+def channel_order(index: Any) -> tuple[int, ...] | None:
+    """Which of three channels each one comes from; None: torch has to say."""
+    given = index.tolist() if type(index) is torch.Tensor and index.ndim == 1 else index
+    if type(given) not in (list, tuple) or len(given) != 3:
+        return None
+    if not all(type(c) is int and -3 <= c < 3 for c in given):
+        return None
+    return tuple(c % 3 for c in given)
 
 
 def _alike_in_channels(operation: Operation) -> bool:

@@ -31,6 +31,7 @@ from .tensor import (
     Draft,
     Memory,
     bordered,
+    channel_order,
     finished,
     holds_levels,
     movable,
@@ -91,9 +92,16 @@ def cast(memory: Memory, dtype: Any, scale: Any, mine: bool = False) -> Memory |
 
 
 def resized(
-    memory: Memory, size: Any, interpolation: Any, max_size: Any, mine: bool = False
+    memory: Memory,
+    size: Any,
+    interpolation: Any,
+    max_size: Any,
+    antialias: Any,
+    mine: bool = False,
 ) -> Memory | None:
-    """A tensor as ``resize`` gives it with antialias; None: it is not recorded."""
+    """A tensor as ``resize`` gives it; None: it is not recorded."""
+    if antialias is not True:
+        return None
     levels = holds_levels(memory)
     if not levels and interpolation not in ("bilinear", InterpolationMode.BILINEAR):
         return None
@@ -153,16 +161,7 @@ def reordered(memory: Memory, order: Any) -> Memory | None:
     return memory.then(("tensor_order", *places))
 
 
-def channel_order(order: Any) -> tuple[int, ...] | None:
-    """Which of three channels each one comes from; None: torchvision has to say."""
-    given = order.tolist() if type(order) is torch.Tensor and order.ndim == 1 else order
-    usual = type(given) in (list, tuple) and len(given) == _CHANNELS
-    if not usual or not all(type(c) is int and -_CHANNELS <= c < _CHANNELS for c in given):
-        return None
-    return tuple(c % _CHANNELS for c in given)
-
-
-def blurred(memory: Memory, kernel_size: Any, sigma: Any = None) -> Memory | None:
+def blurred(memory: Memory, kernel_size: Any, sigma: Any) -> Memory | None:
     """Levels as ``gaussian_blur`` gives them; None: it is not recorded."""
     given = torch_blur.recorded(memory.size, kernel_size, sigma, v2=True)
     if given is None or not holds_levels(memory):
@@ -340,9 +339,8 @@ def _to_dtype(transform: Any, memory: Memory, mine: bool) -> Memory | None:
 
 
 def _resize(transform: Any, memory: Memory, mine: bool) -> Memory | None:
-    if transform.antialias is not True:
-        return None
-    made = resized(memory, transform.size, transform.interpolation, transform.max_size, mine)
+    how = transform.interpolation, transform.max_size, transform.antialias
+    made = resized(memory, transform.size, *how, mine)
     return made if mine or made is not memory else None  # as above
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import types
 from collections.abc import Callable, Iterator
@@ -203,6 +204,7 @@ def test_a_kernel_that_gives_other_pixels_is_left_out(
     for _, base in kernel.kinds:
         theirs = registry[base]
 
+        @functools.wraps(theirs)
         def other(*args: Any, theirs: Any = theirs, **kwargs: Any) -> Any:
             return _changed(theirs(*args, **kwargs))
 
@@ -223,9 +225,13 @@ def test_a_kernel_that_gives_other_pixels_is_left_out(
         "invert": (),
         "affine": (0.0, [2, 3], 1.0, [0.0, 0.0]),
         "rotate": (30.0,),
+        "rgb_to_grayscale": (3,),
+        "permute_channels": ([2, 0, 1],),
+        "pad": ([1, 2, 3, 4], [9, 8, 7]),
     }
     given = values.get(kernel.name, (0.6,))
-    call = calls.get(kernel.name, lambda image: function(image.levels, *given))
+    of_images = any(base is PIL.Image.Image for _, base in kernel.kinds)
+    call = calls.get(kernel.name, lambda of: function(of.image if of_images else of.levels, *given))
     dataset = Calls(photos, call)
     side_by_side(dataset, batch_size=2, num_workers=0, epochs=2)
     if kernel.name == "gaussian_blur":  # compared for each size

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import PIL.Image
@@ -27,6 +28,7 @@ from ..tensor import (
     Deferred,
     DeferredTensor,
     DeferredTVImage,
+    channel_order,
     like,
     pending,
 )
@@ -35,32 +37,6 @@ from ..trial import Function, Trial, leave_out
 from .patch import Patch, leave_out_all
 from .proof import Given, Proof, Same
 from .torchvision import BLURS, EXACT, SIZES, STEPS, gaussian_blurrer, normalizer
-
-
-def _to_dtype(original: Function) -> Function:
-    def to_dtype(image: Any, dtype: Any = torch.float, scale: Any = False) -> Any:
-        made = torchvision_v2.cast(image._memory, dtype, scale) if pending(image) else None
-        return original(image, dtype, scale) if made is None else like(image, made, marked=True)
-
-    return to_dtype
-
-
-def _resize_image(original: Function) -> Function:
-    def resize_image(
-        image: Any,
-        size: Any,
-        interpolation: Any = functional.InterpolationMode.BILINEAR,
-        max_size: Any = None,
-        antialias: Any = True,
-    ) -> Any:
-        made = None
-        if pending(image) and antialias is True:
-            made = torchvision_v2.resized(image._memory, size, interpolation, max_size)
-        if made is None:
-            return original(image, size, interpolation, max_size, antialias)
-        return like(image, made, marked=True)
-
-    return resize_image
 
 
 def _resized_crop(original: Function) -> Function:
@@ -109,53 +85,42 @@ def _to_dtype_by_type(original: Function) -> Function:
     return transform
 
 
-def _recorded(image: Any, record: Function, otherwise: Function, given: tuple[Any, ...]) -> Any:
-    made = record(image._memory, *given) if pending(image) else None
-    return otherwise(image, *given) if made is None else like(image, made, marked=True)
+def _recorder(
+    name: str, record: Function, *, on_real: bool = True
+) -> Callable[[Function], Function]:
+    """A kernel whose result is recorded: ``record(memory, *arguments)``, which are the original's.
 
+    ``on_real``: where that is None, the original gets the real image; else the deferred one, of
+    which it calls what is recorded.
+    """
 
-def _recolored(name: str, operation: str) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
-        otherwise = _on_real_images(name, original)
-        record = functools.partial(torchvision_v2.recolored, name=operation)
+        _, *parameters = inspect.signature(original).parameters.values()
+        names = [parameter.name for parameter in parameters]
+        defaults = {parameter.name: parameter.default for parameter in parameters}
+        otherwise = _on_real_images(name, original) if on_real else original
 
-        def recolor(image: Any, *args: Any, **kwargs: Any) -> Any:
-            given = (*args, *kwargs.values())  # one at most
-            return _recorded(image, record, otherwise, given)
+        def kernel(image: Any, *args: Any, **given: Any) -> Any:
+            made, rest = None, names[len(args) :]
+            values = [given.get(one, defaults[one]) for one in rest]
+            known = len(args) <= len(names) and given.keys() <= set(rest)
+            if known and pending(image) and not any(one is _MISSING for one in values):
+                made = record(image._memory, *args, *values)
+            if made is None:
+                return otherwise(image, *args, **given)
+            return like(image, made, marked=True)
 
-        return recolor
+        return kernel
 
     return make
 
 
-def _pad(original: Function) -> Function:
-    def pad(image: Any, padding: Any, fill: Any = None, padding_mode: Any = "constant") -> Any:
-        return _recorded(image, torchvision_v2.padded, original, (padding, fill, padding_mode))
-
-    return pad
-
-
-def _grayscale(original: Function) -> Function:
-    otherwise = _on_real_images("rgb_to_grayscale", original)
-
-    def rgb_to_grayscale(image: Any, num_output_channels: Any = 1) -> Any:
-        return _recorded(image, torchvision_v2.grayed, otherwise, (num_output_channels,))
-
-    return rgb_to_grayscale
-
-
-def _permute_channels(original: Function) -> Function:
-    otherwise = _on_real_images("permute_channels", original)
-
-    def permute_channels(image: Any, permutation: Any) -> Any:
-        return _recorded(image, torchvision_v2.reordered, otherwise, (permutation,))
-
-    return permute_channels
+_MISSING: Final = inspect.Parameter.empty
 
 
 def _permute_channels_of_image(original: Function) -> Function:
     def permute_channels(image: Any, permutation: Any) -> Any:
-        order = torchvision_v2.channel_order(permutation)
+        order = channel_order(permutation)
         if not waiting(image) or image._mode != "RGB" or order is None:
             return original(image, permutation)
         made = image._then(("order", *order))
@@ -163,51 +128,6 @@ def _permute_channels_of_image(original: Function) -> Function:
         return made
 
     return permute_channels
-
-
-def _gaussian_blur(original: Function) -> Function:
-    otherwise = _on_real_images("gaussian_blur", original)
-
-    def gaussian_blur(image: Any, kernel_size: Any, sigma: Any = None) -> Any:
-        return _recorded(image, torchvision_v2.blurred, otherwise, (kernel_size, sigma))
-
-    return gaussian_blur
-
-
-def _affine(original: Function) -> Function:
-    otherwise = _on_real_images("affine", original)
-
-    def affine(
-        image: Any,
-        angle: Any,
-        translate: Any,
-        scale: Any,
-        shear: Any,
-        interpolation: Any = functional.InterpolationMode.NEAREST,
-        fill: Any = None,
-        center: Any = None,
-    ) -> Any:
-        given = angle, translate, scale, shear, interpolation, fill, center
-        return _recorded(image, torchvision_v2.mapped, otherwise, given)
-
-    return affine
-
-
-def _rotate(original: Function) -> Function:
-    otherwise = _on_real_images("rotate", original)
-
-    def rotate(
-        image: Any,
-        angle: Any,
-        interpolation: Any = functional.InterpolationMode.NEAREST,
-        expand: Any = False,
-        center: Any = None,
-        fill: Any = None,
-    ) -> Any:
-        given = angle, interpolation, expand, center, fill
-        return _recorded(image, torchvision_v2.rotated, otherwise, given)
-
-    return rotate
 
 
 def _on_real_images(name: str, kernel: Function) -> Function:
@@ -349,53 +269,50 @@ def _same(call: Callable[[Function, Given], Any]) -> Callable[[bool], Proof]:
     return lambda marked: Same(call, marked=marked)
 
 
-def _of_levels(call: Callable[[Function, Any], Any]) -> Callable[[bool], Proof]:
-    """Of tensors of every layout."""
+def _of_tensors(
+    name: str,
+    record: Function,
+    call: Callable[[Function, Any], Any],
+    *,
+    on_real: bool = True,
+    in_usual_state: bool = False,
+) -> Kernel:
+    """What is recorded, and proves itself by ``call(kernel, levels)`` of every layout."""
 
     def of_each(kernel: Function, given: Given) -> Any:
         each = given.levels, given.levels.contiguous(), given.levels[:, 1:8, 2:9]
         return [call(kernel, levels) for levels in each]
 
-    return _same(of_each)
-
-
-def _casts(marked: bool) -> Proof:
-    def cast(scale: bool) -> Same:
-        return Same(
-            lambda to_dtype, given: to_dtype(given.levels, torch.float32, scale), marked=marked
-        )
-
-    return lambda original, ours: cast(True)(original, ours) or cast(False)(original, ours)
-
-
-_MODES: Final = (functional.InterpolationMode.NEAREST, functional.InterpolationMode.BILINEAR)
+    ours = _recorder(name, record, on_real=on_real)
+    return Kernel(name, _TENSORS, ours, _same(of_each), in_usual_state)
 
 
 def _recolors(name: str, operation: str, *tried: float) -> Kernel:
-    """An operation on levels, with each of the values ``tried``, of tensors of every layout."""
+    """An operation on levels, with each of the values ``tried``."""
 
     def call(recolor: Function, levels: Any) -> Any:
-        return [recolor(levels, *value) for value in _each(tried)]
+        return [recolor(levels, *value) for value in (zip(tried) if tried else [()])]
 
-    return Kernel(name, _TENSORS, _recolored(name, operation), _of_levels(call), True)
+    record = functools.partial(torchvision_v2.recolored, name=operation)
+    return _of_tensors(name, record, call, in_usual_state=True)
 
 
+_MODES: Final = (functional.InterpolationMode.NEAREST, functional.InterpolationMode.BILINEAR)
 _WAYS: Final = [{"interpolation": mode, "fill": fill} for mode in _MODES for fill in (None, 7)]
 
 
-def _mapped(affine: Function, given: Given) -> Any:
+def _mapped(affine: Function, levels: Any) -> Any:
     moves = (0, [2, -3], 1.0, [0.0, 0.0]), (12.5, [0.0, 1.5], 0.8, [20.0, -10.0])
-    made = [affine(given.levels, *move, **way) for move in moves for way in _WAYS]
-    corner = affine(given.levels, 0.0, [0, 0], 1.0, [25.0, 0.0], center=[0, 0], fill=[1, 2, 3])
-    return [*made, corner]
+    made = [affine(levels, *move, **way) for move in moves for way in _WAYS]
+    return [*made, affine(levels, 0.0, [0, 0], 1.0, [25.0, 0.0], center=[0, 0], fill=[1, 2, 3])]
 
 
-def _rotated(rotate: Function, given: Given) -> Any:
-    return [rotate(given.levels, angle, **way) for angle in (30.0, -171) for way in _WAYS]
+def _rotated(rotate: Function, levels: Any) -> Any:
+    return [rotate(levels, angle, **way) for angle in (30.0, -171) for way in _WAYS]
 
 
-def _each(values: Sequence[float]) -> Iterator[tuple[float, ...]]:
-    return zip(values) if values else iter(((),))
+def _cast(to_dtype: Function, levels: Any) -> Any:
+    return [to_dtype(levels, torch.float32, scale) for scale in (True, False)]
 
 
 KERNELS: Final = [
@@ -409,25 +326,37 @@ KERNELS: Final = [
     _recolors("autocontrast", "tensor_autocontrast"),
     _recolors("equalize", "tensor_equalize"),
     _recolors("invert", "tensor_invert"),
-    Kernel("affine", _TENSORS, _affine, _same(_mapped)),
-    Kernel("rotate", _TENSORS, _rotate, _same(_rotated)),
+    _of_tensors("affine", torchvision_v2.mapped, _mapped),
+    _of_tensors("rotate", torchvision_v2.rotated, _rotated),
+    _of_tensors("rgb_to_grayscale", torchvision_v2.grayed, lambda gray, levels: gray(levels, 3)),
+    _of_tensors(
+        "permute_channels",
+        torchvision_v2.reordered,
+        lambda permute, levels: permute(levels, [2, 0, 1]),
+    ),
+    _of_tensors(  # the images of a proof are too small to be blurred by the core: torch_blur.py
+        "gaussian_blur",
+        torchvision_v2.blurred,
+        lambda blur, levels: blur(levels, [3, 5], [1.3, 0.7]),
+    ),
+    _of_tensors("to_dtype", torchvision_v2.cast, _cast, on_real=False),
+    _of_tensors(
+        "resize",
+        torchvision_v2.resized,
+        lambda resize, levels: resize(levels, [4, 5]),
+        on_real=False,
+    ),
+    _of_tensors(
+        "pad",
+        torchvision_v2.padded,
+        lambda pad, levels: pad(levels, [1, 0, 2, 3], [9, 0, 255.0]),
+        on_real=False,
+    ),
     Kernel(
         name="normalize",
         kinds=_TENSORS,
         ours=normalizer(marked=True),
         proof=_same(lambda normalize, given: normalize(given.tensor, [0.5, 0.4, 0.3], [0.2] * 3)),
-    ),
-    Kernel(
-        name="to_dtype",
-        kinds=_TENSORS,
-        ours=_to_dtype,
-        proof=_casts,
-    ),
-    Kernel(
-        name="resize",
-        kinds=_TENSORS,
-        ours=_resize_image,
-        proof=_same(lambda resize, given: resize(given.levels, [4, 5])),
     ),
     Kernel(
         name="resized_crop",
@@ -440,31 +369,6 @@ KERNELS: Final = [
         kinds=_IMAGES,
         ours=gaussian_blurrer(v2=True),
         proof=lambda _: BLURS,
-    ),
-    Kernel(
-        name="pad",
-        kinds=_TENSORS,
-        ours=_pad,
-        proof=_of_levels(lambda pad, levels: pad(levels, [1, 0, 2, 3], [9, 0, 255.0])),
-    ),
-    # The images of a proof are too small to be blurred by the core: ``torch_blur.py``.
-    Kernel(
-        name="gaussian_blur",
-        kinds=_TENSORS,
-        ours=_gaussian_blur,
-        proof=_of_levels(lambda blur, levels: blur(levels, [3, 5], [1.3, 0.7])),
-    ),
-    Kernel(
-        name="rgb_to_grayscale",
-        kinds=_TENSORS,
-        ours=_grayscale,
-        proof=_of_levels(lambda gray, levels: gray(levels, num_output_channels=3)),
-    ),
-    Kernel(
-        name="permute_channels",
-        kinds=_TENSORS,
-        ours=_permute_channels,
-        proof=_of_levels(lambda permute, levels: permute(levels, [2, 0, 1])),
     ),
     Kernel(
         name="permute_channels",
