@@ -1436,7 +1436,8 @@ def _ordered(tensor: DeferredTensor, index: list[Any]) -> Any:
     made = next(k for k, (name, *_) in enumerate(memory.operations) if name in TENSOR_OPERATIONS)
     if not all(_alike_in_channels(operation) for operation in memory.operations[made:]):
         return NotImplemented
-    operations = (*memory.operations[:made], ("order", *places), *memory.operations[made:])
+    order: Operation = ("order", *places)
+    operations = (*memory.operations[:made], order, *memory.operations[made:])
     moved = Memory(memory.opened, operations, memory.size, memory.mode, memory.layout)
     return DeferredTensor._of(moved)
 
