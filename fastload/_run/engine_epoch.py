@@ -6,11 +6,12 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, cast
 
 import numpy as np
 import torch
+from torch.utils.data import BatchSampler
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from .._base import callers
@@ -50,12 +51,12 @@ def maker(
     progress, stamps = plan.progress, plan.measurements.stamps
     # Random numbers are drawn in DataLoader's order: the sampler's iterator is made, the base seed
     # is drawn, and only then the sampler's iterator draws.
-    if plan.known is not None:
-        order = IndexBatches(iter(plan.known), plan.known)
-    else:
-        assert config.batch_sampler is not None, "engines make batches"
-        order = drawing.index_batches(config.batch_sampler, whole=plan.refill is not None)
+    begin = functools.partial(_order, plan, config.batch_sampler)
+    order = begin()
     seed, number = _augmentation(config, cursor, source, progress)
+    begins_again = config.torch_workers and progress.base_seed is None
+    if begins_again and type(config.batch_sampler) is not BatchSampler:
+        order = begin()  # as DataLoader does: a batch sampler of the user's may draw each time
     refill, whole = plan.refill, order.known
     if refill is not None:
         refill.order = lambda: whole.indices
@@ -105,6 +106,13 @@ def maker(
         stamps=stamps,
         governor=resources.governor,
     )
+
+
+def _order(plan: EpochPlan, batches: Iterable[Any] | None) -> IndexBatches:
+    if plan.known is not None:
+        return IndexBatches(iter(plan.known), plan.known)
+    assert batches is not None, "engines make batches"
+    return drawing.index_batches(batches, whole=plan.refill is not None)
 
 
 def _times(source: Source, plan: EpochPlan, order: Batches) -> np.ndarray:
