@@ -124,7 +124,7 @@ SAMPLERS = {
 }
 
 # They draw while they are iterated, which an engine does ahead of DataLoader (docs/parity.md).
-GRADUAL = {"one by one", "repeated", "more than there are"}
+GRADUAL = {"one by one", "only once", "repeated", "more than there are"}
 
 slots = st.integers(0, 1)
 sizes = st.sampled_from([1, 2, 3, 4, 5, 50])
