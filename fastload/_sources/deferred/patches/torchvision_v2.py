@@ -156,7 +156,8 @@ def _permute_channels(original: Function) -> Function:
 def _permute_channels_of_image(original: Function) -> Function:
     def permute_channels(image: Any, permutation: Any) -> Any:
         order = torchvision_v2.channel_order(permutation)
-        if not waiting(image) or image._mode != "RGB" or order is None:
+        is_rgb = waiting(image) and image._mode == "RGB"
+        if not is_rgb or order is None or not fewer_steps.made_on_the_cpu():
             return original(image, permutation)
         made = image._then(("order", *order))
         made._info = {}
