@@ -57,11 +57,19 @@ void brightness(Canvas* canvas, const double* values) {
   look_up(tables, canvas);
 }
 
-// torch adds the levels of an image in float32, in an order of its own: exactly up to 2 to the 24th. Above
-// it, this is how far its mean may be from the exact one, as a part of it: 16 roundings. torchvision_v2.py
-// looks at what torch does.
+// torch adds the levels of an image in float32: exactly up to 2 to the 24th.
 constexpr int64_t kExactSum = int64_t{1} << 24;
-constexpr double kMeanOff = 1.0 / (1 << 20);
+
+// How far torch's mean may be from the exact one above that, as a part of it. ATen's SumKernel adds in 16 or
+// more columns, of 4096 levels at a time or, of larger images, of 32,768: fewer are exact. Each such sum that
+// is added to its column may be rounded, in the same direction for an image that repeats itself. There are
+// one for 65,536 pixels at most, and 256 at most; then all columns are added. torchvision_v2.py looks at what
+// torch does.
+double mean_off(size_t area) {
+  constexpr size_t kLevelsOfSum = 1 << 16, kMostSums = 256, kColumns = 32;
+  constexpr double kRounding = 1.0 / (1 << 24);
+  return static_cast<double>(kColumns + std::min(area / kLevelsOfSum, kMostSums)) * kRounding;
+}
 
 template <bool kFused>
 void contrast_as(Canvas* canvas, Ratio ratio, bool certain) {
@@ -82,8 +90,9 @@ void contrast_as(Canvas* canvas, Ratio ratio, bool certain) {
   float mean = static_cast<float>(sum) / static_cast<float>(area), most = mean;
   if (certain && sum > kExactSum) {
     const double exact = static_cast<double>(sum) / static_cast<double>(area);
-    mean = static_cast<float>(exact * (1.0 - kMeanOff));
-    most = static_cast<float>(exact * (1.0 + kMeanOff));
+    const double off = mean_off(area);
+    mean = static_cast<float>(exact * (1.0 - off));
+    most = static_cast<float>(exact * (1.0 + off));
   }
   LevelTables tables;
   for (int i = 0; i < 256; ++i) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from typing import Any
@@ -194,11 +195,24 @@ def _replayed(recording: Recording) -> PIL.Image.Image | torch.Tensor:
     return changed(image, operations, tensor)
 
 
+def _recorded_in() -> contextlib.AbstractContextManager[object]:
+    """The state of torch in which operations are recorded; now it may be another one.
+
+    Only then it is entered: measured, that takes as long as half of a small image's operations.
+    """
+    if torch.is_autocast_enabled("cpu") or torch._C._len_torch_function_stack():
+        state = contextlib.ExitStack()
+        state.enter_context(torch.autocast("cpu", enabled=False))
+        state.enter_context(torch.device("cpu"))
+        return state
+    return contextlib.nullcontext()
+
+
 def changed(
     image: PIL.Image.Image, operations: tuple[Operation, ...], tensor: torch.Tensor | None = None
 ) -> PIL.Image.Image | torch.Tensor:
     """What the operations make of an image, or of its tensor."""
-    with eagerly():
+    with eagerly(), _recorded_in():
         for name, *arguments in operations:
             operation = IMAGE_OPERATIONS.get(name)
             if operation is not None:

@@ -1444,12 +1444,16 @@ def _ordered(tensor: DeferredTensor, index: list[Any]) -> Any:
 
 def channel_order(index: Any) -> tuple[int, ...] | None:
     """Which of three channels each one comes from; None: torch has to say."""
-    given = index.tolist() if type(index) is torch.Tensor and index.ndim == 1 else index
+    numbers = type(index) is torch.Tensor and index.dtype in _INDICES and index.device == _CPU
+    given = index.tolist() if numbers else index
     if type(given) not in (list, tuple) or len(given) != 3:
         return None
     if not all(type(c) is int and -3 <= c < 3 for c in given):
         return None
     return tuple(c % 3 for c in given)
+
+
+_INDICES = frozenset((torch.int32, torch.int64))
 
 
 def _alike_in_channels(operation: Operation) -> bool:

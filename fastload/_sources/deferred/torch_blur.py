@@ -12,6 +12,7 @@ import functools
 from typing import Any, Final
 
 import numpy as np
+import PIL.Image
 import torch
 
 from ... import _native
@@ -32,7 +33,7 @@ _LEAST_PIXELS: Final = 24 * 24
 _SIGMA: Final = 1.3
 _SIGMAS: Final = (_SIGMA, _SIGMA)
 
-_alike: dict[tuple[bool, Kernel, tuple[int, int], bool], bool] = {}
+_alike: dict[tuple[bool, Kernel, tuple[int, int], bool | None], bool] = {}
 
 
 def recorded(size: tuple[int, int], kernel: Any, sigma: Any, v2: bool) -> tuple[Any, ...] | None:
@@ -94,10 +95,12 @@ def values(across: Weights, down: Weights) -> Weights:
     return len(across) // 2, len(down) // 2, *across, *down
 
 
-def blurs_alike(v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: bool = False) -> bool:
+def blurs_alike(
+    v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: bool | None = None
+) -> bool:
     """Whether the core blurs RGB images of ``size`` (w, h) as torch does, with such a kernel.
 
-    ``contiguous``: of tensors that are not rows of pixels, as Pillow has them.
+    ``contiguous``: of tensors, whether they are, or are rows of pixels; None: of Pillow's images.
     """
     if size[0] * size[1] < _LEAST_PIXELS:
         return False
@@ -110,7 +113,7 @@ def blurs_alike(v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: boo
     return known
 
 
-def _compared(v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: bool) -> bool:
+def _compared(v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: bool | None) -> bool:
     core, rng = _native.load(), np.random.default_rng(0)
     across, down = (weights(v2, taps, _SIGMA) for taps in kernel)
     if core is None or across is None or down is None:
@@ -119,9 +122,12 @@ def _compared(v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: bool)
     with eagerly():
         for _ in range(-(-_COMPARED // (3 * size[0] * size[1]))):
             noise = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
-            image = torch.from_numpy(noise.copy()).permute(2, 0, 1)
-            made = blurred(image.contiguous() if contiguous else image, v2, kernel, _SIGMAS)
-            theirs = made.permute(1, 2, 0).numpy()
+            if contiguous is None:
+                theirs = np.asarray(blurred(PIL.Image.fromarray(noise), v2, kernel, _SIGMAS))
+            else:
+                image = torch.from_numpy(noise.copy()).permute(2, 0, 1)
+                made = blurred(image.contiguous() if contiguous else image, v2, kernel, _SIGMAS)
+                theirs = made.permute(1, 2, 0).numpy()
             core.pixels(noise, codes, numbers)
             if not np.array_equal(noise, theirs):
                 return False

@@ -425,7 +425,10 @@ def composer(
                 hooks = itertools.chain.from_iterable(
                     map(_hooks, itertools.compress(now, recorders))
                 )
-                known = _Chain(now, recorders, list(hooks), all(map(keeps_labels, now, recorders)))
+                # What may leave an image alone gives back the very sample.
+                always = any(not hasattr(transform, "p") for transform in now)
+                labels = always and all(map(keeps_labels, now, recorders))
+                known = _Chain(now, recorders, list(hooks), labels)
                 THREAD.batch.chains[compose] = known
             return known
 
@@ -656,14 +659,14 @@ def to_tensor(image: DeferredImage, name: str) -> Memory | None:
         return None
     if name == "to_tensor" and torch.get_default_dtype() is not torch.float32:
         return None
-    if name == "to_image" and not _made_on_the_cpu():
+    if name == "to_image" and not made_on_the_cpu():
         return None
     if not image._loaded:
         image._first_load()
     return None if image._real is not None else of_image(image, name)
 
 
-def _made_on_the_cpu() -> bool:
+def made_on_the_cpu() -> bool:
     """Whether ``torch.as_tensor`` makes tensors there. A default device is a mode on this stack."""
     no_mode = not torch._C._len_torch_function_stack()
     # Before 2.6, get_default_device does not know `with torch.device(...)`.

@@ -145,7 +145,7 @@ def padded(memory: Memory, padding: Any, fill: Any, mode: Any) -> Memory | None:
 
 def grayed(memory: Memory, channels: Any) -> Memory | None:
     """Levels of one channel, shown three times, as ``rgb_to_grayscale`` gives them."""
-    if channels != 3 or not holds_levels(memory):
+    if channels != 3 or not holds_levels(memory) or torch.get_default_dtype() is not torch.float32:
         return None
     made = memory.then(("tensor_gray",))
     made.gaps = 0, memory.size[0], 1
@@ -308,7 +308,7 @@ _CHANNELS: Final = 3
 _WHITE: Final = 255
 _SUMMED: Final = (260, 777, 2049)  # pixels of a side
 _PRIME: Final = 7919
-_MEAN_OFF: Final = 2.0**-22  # as a part of it: a quarter of what the core allows for
+_MEAN_OFF: Final = 2.0**-22  # as a part of it: an eighth of what the core allows for
 _BITS: Final = 8
 _BLURRED: Final = 2  # pixels of a side that has no neighbours on both sides
 _EXACT: Final = 1 << 24  # up to which a sum of levels is exact in float32, in whatever order

@@ -26,6 +26,7 @@ from fastload._base.slabs import SlabRing
 from fastload._sources.deferred import switch, thread_state, torch_resize
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import fill
+from fastload._sources.deferred.image import waiting
 from fastload._sources.deferred.lowering import lower
 from fastload._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
 from fastload._transforms.in_integers import resizes_in_integers
@@ -298,12 +299,74 @@ def test_a_chain_that_changes_a_part_in_place_changes_the_whole(
 
 def test_v2_makes_images_on_torchs_default_device(photos: list[Path]) -> None:
     calls = [F.pil_to_tensor, F2.to_image, v2.Compose([v2.ToImage(), v2.CenterCrop(20)])]
+    and_back = [
+        lambda image: F.gaussian_blur(image, 3),
+        lambda image: F2.gaussian_blur(image, 3),
+        lambda image: F2.permute_channels(image, [2, 0, 1]),
+    ]
     with switch.deferring():
         image = opened(photos[0])
         for call in calls:
             assert type(call(image).as_subclass(torch.Tensor)) is DeferredTensor
+        for call in and_back:
+            assert waiting(call(image))
         with torch.device("meta"):
             assert [call(image).device.type for call in calls] == ["meta"] * 3
+            for call in and_back:
+                with pytest.raises(NotImplementedError, match="meta"):
+                    call(image)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_torchs_default_dtype_decides_a_gray(photos: list[Path], dtype: torch.dtype) -> None:
+    outcomes = []
+    with switch.deferring():  # which proves itself in the usual state
+        F2.rgb_to_grayscale(F2.to_image(opened(photos[0])), 3)
+    for deferring in (False, True):
+        torch.set_default_dtype(dtype)
+        try:
+            with switch.deferring() if deferring else contextlib.nullcontext():
+                gray = F2.rgb_to_grayscale(F2.to_image(opened(photos[0])), 3)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        outcomes.append(made(gray) if isinstance(gray, DeferredTensor) else gray)
+    assert torch.equal(*outcomes)
+
+
+@pytest.mark.parametrize("mode", ["pil_to_tensor", "to_image"])
+@pytest.mark.parametrize(
+    "state",
+    [lambda: torch.autocast("cpu", torch.bfloat16), lambda: torch.device("meta")],
+    ids=["autocast", "device"],
+)
+def test_what_was_recorded_is_replayed_in_the_state_before(
+    photos: list[Path], state: Callable[[], Any], mode: str
+) -> None:
+    def call() -> Any:  # so small that it is replayed
+        return F2.gaussian_blur(getattr(F2, mode)(opened(photos[0]).crop((3, 4, 20, 23))), 5)
+
+    with switch.deferring():
+        found = call()
+        with state():
+            found = found.materialise()
+    assert torch.equal(found, call())
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.int8], ids=str)
+def test_an_order_of_channels_is_what_torch_takes_for_one(
+    photos: list[Path], dtype: torch.dtype
+) -> None:
+    outcomes = []
+    for deferring in (False, True):
+        with switch.deferring() if deferring else contextlib.nullcontext():
+            image = F2.to_image(opened(photos[0]))
+            try:  # bytes say which channels are left
+                ordered = F2.permute_channels(image, torch.tensor([2, 0, 1], dtype=dtype))
+                outcomes.append(np.asarray(ordered).tolist())
+            except (IndexError, RuntimeError) as error:
+                outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
 
 
 def test_where_torchs_rounding_decides_a_level_torch_is_asked(tmp_path: Path) -> None:
@@ -316,6 +379,23 @@ def test_where_torchs_rounding_decides_a_level_torch_is_asked(tmp_path: Path) ->
         pass
     assert loader.stats()["images_deferred"] == 4
     assert "4 tensors" in loader.explain()
+
+
+def test_torchs_rounding_of_an_image_that_repeats_itself_is_torchs(tmp_path: Path) -> None:
+    levels = np.full((96, 32 * 4096), 201, np.uint8)  # each sum of 4096 is rounded as the others
+    levels[:, :64] = 202
+    levels[-1, -1] = 0
+    path = tmp_path / "gray.png"
+    Image.fromarray(levels.reshape(-1, 4096)).save(path, compress_level=1)
+    mean = float(np.mean(levels - (levels > 0)))  # of torch's gray, which is 0.9999 of a level
+    off = 20 * 2.0**-24  # torch's mean is further off, by 26 roundings where it has AVX-512
+    factor = 1 - 37 / (mean * (1 - off))  # 0 becomes 36 or 37
+    made = []
+    for deferring in (False, True):
+        with switch.deferring() if deferring else contextlib.nullcontext():
+            image = F2.to_image(opened(path).convert("RGB"))
+            made.append(np.asarray(F2.adjust_contrast(image, factor)))
+    assert np.array_equal(*made)
 
 
 @pytest.mark.parametrize("name", ["item", "in place"])

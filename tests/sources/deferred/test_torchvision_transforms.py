@@ -613,6 +613,15 @@ def test_a_chain_of_v2_takes_labels_with_an_image(
 
 
 @needs_v2
+def test_a_sample_that_no_transform_changes_is_given_back() -> None:
+    never = v2.RandomHorizontalFlip(0.0)
+    with deferring():
+        sample = (opened(), 3)
+        assert v2.Compose([never, v2.RandomApply([never], 0.5)])(sample) is sample
+        assert v2.Compose([never, v2.ColorJitter()])(sample) is not sample
+
+
+@needs_v2
 def test_labels_are_torchvisions_where_an_image_is_not_known_as_one() -> None:
     chain = v2.Compose([v2.ToImage(), v2.ToPureTensor(), v2.ToDtype(torch.float32, scale=True)])
     made = []

@@ -79,7 +79,7 @@ def _to_grayscale(original: Function) -> Function:
 def gaussian_blurrer(v2: bool) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def gaussian_blur(img: Any, kernel_size: Any, sigma: Any = None) -> Any:
-            if waiting(img) and img._mode in PLAIN:
+            if waiting(img) and img._mode in PLAIN and fewer_steps.made_on_the_cpu():
                 given = torch_blur.recorded(img._size, kernel_size, sigma, v2)
                 if given is not None:
                     return img._then(("kernel_blur", v2, *given))

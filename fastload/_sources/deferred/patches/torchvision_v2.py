@@ -121,7 +121,8 @@ _MISSING: Final = inspect.Parameter.empty
 def _permute_channels_of_image(original: Function) -> Function:
     def permute_channels(image: Any, permutation: Any) -> Any:
         order = channel_order(permutation)
-        if not waiting(image) or image._mode != "RGB" or order is None:
+        is_rgb = waiting(image) and image._mode == "RGB"
+        if not is_rgb or order is None or not fewer_steps.made_on_the_cpu():
             return original(image, permutation)
         made = image._then(("order", *order))
         made._info = {}
