@@ -120,7 +120,7 @@ class EpochCursor:
         sampler = _sampler_with_epoch(config)
         if sampler is not None and resume.sampler_epoch is not None:
             sampler.set_epoch(resume.sampler_epoch)
-            self.sampler_epoch = resume.sampler_epoch
+        self._note_sampler_epoch(config)  # what it was told before this counts less
 
     def skip(self, config: LoaderConfig, epoch: int, batches: int) -> None:
         """Let ``epoch``, which begins, start after so many batches; a state says more."""

@@ -470,6 +470,11 @@ def test_a_distributed_sampler_is_told_the_epoch_that_it_had(store):
     other.load_state_dict(loader.state_dict())
     assert other.sampler.epoch == 7
     assert_same(list(other), list(iterator))
+    in_order = FastLoader(store, 3, transform=EVAL)
+    other.sampler.set_epoch(9)  # before the state: a state that does not fit is not left out
+    other.load_state_dict(in_order.state_dict() | {"batches": 1})
+    with pytest.raises(UsageError, match="the state was saved with another"):
+        next(iter(other))
 
 
 @pytest.mark.parametrize(
