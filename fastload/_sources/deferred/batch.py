@@ -481,7 +481,10 @@ class _CallJob:
 
     def why(self, i: int) -> str:
         if self._call.status[i] == _native.UNSUPPORTED:
-            return f"{self.recordings[i].opened.format} images that the core leaves to Pillow"
+            recording = self.recordings[i]
+            if any(name == "tensor_contrast" for name, *_ in recording.operations):
+                return "contrasts of large images, of which torch's rounding decides a level"
+            return f"{recording.opened.format} images that the core leaves to Pillow"
         return "files that the core found damaged"
 
     def cancel(self) -> None:

@@ -261,9 +261,10 @@ def _image(opened: Opened, pixels: np.ndarray) -> PIL.Image.Image:
 
 
 def _is_tile(recording: Recording) -> bool:
-    """Whether it begins with a small part of an image: Pillow has it before the core is called."""
-    name, *box = recording.operations[0]
-    return name == "crop" and math.prod(cast("list[int]", box[2:])) < LEAST_PIXELS
+    """Whether it is made of few pixels: Pillow has it before the core is called."""
+    opened, ((name, *box), *_), size, _ = recording
+    part = cast("list[int]", box[2:]) if name == "crop" else opened.size
+    return max(math.prod(part), math.prod(size)) < LEAST_PIXELS
 
 
 def _shaped(memory: np.ndarray, size: tuple[int, int], mode: str) -> np.ndarray:

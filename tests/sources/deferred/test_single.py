@@ -53,9 +53,13 @@ def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def decoded(photo: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each call of the core: whether it decoded, or took pixels that were kept."""
     calls: list[bool] = []
+    with switch.deferring():  # what proves itself where it is first used calls the core, too
+        crop = Image.open(photo).convert("RGB").crop((0, 0, 80, 90)).resize((40, 40))
+        np.asarray(ImageEnhance.Brightness(crop.transpose(FLIP)).enhance(1.2))
+        F.to_tensor(crop).numpy()
     begun = single.Begun
     monkeypatch.setattr(THREAD, "times_asked", 0)  # of an image of another test
     monkeypatch.setattr(THREAD, "kept_names", ())
@@ -310,6 +314,20 @@ def test_parts_of_a_changed_image_are_cut_out_of_what_it_became(
     if kind != "of different beginnings":
         # The first part, then what all have in common. Pillow cuts the parts out of that.
         assert calls == [[True, True], [True]]
+
+
+def test_a_small_image_is_made_once_for_its_tensors(
+    photo: Path, decoded: list[bool], no_replay: None
+) -> None:
+    def tensors() -> list[np.ndarray]:
+        image = Image.open(photo).convert("RGB").resize((40, 40))
+        return [F.to_tensor(one).numpy() for one in (image, image.transpose(FLIP), image)]
+
+    expected = tensors()
+    with switch.deferring():
+        for made, real in zip(tensors(), expected, strict=True):
+            same(made, real)
+    assert decoded == [True, True]
 
 
 def test_colours_of_one_crop_are_no_second_view_of_the_image(
