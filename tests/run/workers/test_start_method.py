@@ -137,7 +137,7 @@ def test_workers_that_begin_anew_do_so_only_where_this_epoch_pays(
 def test_a_first_epoch_of_many_samples_waits_in_workers_that_begin_anew() -> None:
     for anew in (False, True):
         known = Choice()
-        known.expect(1000, 2, anew=anew)
+        known.expect(10_000, 2, anew=anew)
         assert known.waits is anew
 
 
