@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -261,17 +262,37 @@ def _warped(
     center: tuple[float, float] | None,
 ) -> Memory | None:
     """``given``: the kernel's arguments; ``turned``: those of its matrix, after the centre."""
-    if type(interpolation) is not InterpolationMode or not holds_levels(memory):
+    mode = _mode(interpolation)
+    if mode is None or not holds_levels(memory):
         return None
-    filter, levels, inverse = _WARPS.get(interpolation), _fill(fill), _inverse()
+    filter, levels, inverse = _WARPS.get(mode), _fill(fill), _inverse()
     if filter is None or levels is None or inverse is None or grid_rounding() is None:
         return None
     around = [0.0, 0.0]
     if center is not None:
         around = [at - side * 0.5 for at, side in zip(center, memory.size, strict=True)]
-    given += (("interpolation", interpolation), ("fill", levels or None))
+    given += (("interpolation", mode), ("fill", levels or None))
     matrix, fused = tuple(inverse(around, *turned)), bool(grid_is_fused(*memory.size))
     return memory.then(("tensor_warp", kernel, given, matrix, filter, levels, fused))
+
+
+def _mode(interpolation: Any) -> InterpolationMode | None:
+    """The mode that is meant; None: torchvision has to say. Newer ones take names, too."""
+    if type(interpolation) is str:
+        return _modes_by_name().get(interpolation)
+    return interpolation if type(interpolation) is InterpolationMode else None
+
+
+@functools.cache
+def _modes_by_name() -> dict[str, InterpolationMode]:
+    """The names of modes that this release takes."""
+    check = named("torchvision.transforms.v2.functional._geometry._check_interpolation")
+    taken = {}
+    for mode in InterpolationMode:
+        with contextlib.suppress(TypeError, ValueError):  # another release, or no name of this one
+            if check(mode.value) is mode:
+                taken[mode.value] = mode
+    return taken
 
 
 def _are_numbers(*values: Any) -> bool:

@@ -78,6 +78,8 @@ CHAINS: dict[str, list[Any]] = {
     "distorted": [v2.ToImage(), v2.RandomPhotometricDistort(p=0.8),
                   v2.RandomZoomOut((123, 0, 255), p=0.8), v2.RandomResizedCrop(32), *FINISH],
     "distorted images": [v2.RandomPhotometricDistort(p=0.8), v2.Resize((33, 30)), v2.ToImage()],
+    "mapped": [v2.ToImage(), v2.RandomResizedCrop(32), v2.RandomRotation(20),
+               v2.RandomAffine(9, (0.1, 0.2), (0.8, 1.2), 5), v2.RandAugment(), *FINISH],
     "small": [v2.ToImage(), v2.CenterCrop(40), v2.RandomCrop(40, padding=4, fill=9),
               v2.RandomCrop((40, 30)), v2.RandomVerticalFlip(), *FINISH],
     "images": [v2.RandomCrop(52, padding=(1, 2, 3, 9)), v2.RandomVerticalFlip(), v2.Resize(50),
