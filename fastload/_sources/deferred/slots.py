@@ -143,25 +143,17 @@ def kernel_blur(
     kernel: tuple[int, int],
     sigma: tuple[float, float],
     *weights: tuple[float, ...],
+    contiguous: bool | None = None,
 ) -> Slot:
     """torchvision's. A gray image is another convolution for torch."""
-    if mode != "RGB" or not weights or not torch_blur.blurs_alike(v2, kernel, size):
+    if mode != "RGB" or not weights or not torch_blur.blurs_alike(v2, kernel, size, contiguous):
         raise Unsupported
     return pixels.TORCH_BLUR, torch_blur.values(*weights)
 
 
-def tensor_blur(
-    size: Size,
-    mode: str,
-    contiguous: bool,
-    kernel: tuple[int, int],
-    sigma: tuple[float, float],
-    *weights: tuple[float, ...],
-) -> Slot:
+def tensor_blur(size: Size, mode: str, contiguous: bool, *given: Any) -> Slot:
     """v2's, of levels."""
-    if not weights or not torch_blur.blurs_alike(True, kernel, size, contiguous):
-        raise Unsupported
-    return pixels.TORCH_BLUR, torch_blur.values(*weights)
+    return kernel_blur(size, mode, True, *given, contiguous=contiguous)
 
 
 def kernel(
