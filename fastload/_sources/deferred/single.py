@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -336,9 +337,14 @@ def _kept(recording: Recording, whole: bool) -> Kept | None:
         return None
     opened, operations, *_ = recording
     kept, again = THREAD.kept, THREAD.last is opened
-    before, THREAD.asked_for = THREAD.asked_for, operations
+    several = THREAD.times_asked > 1
     if again:
         THREAD.times_asked += 1
+        THREAD.shared = THREAD.shared[: _alike(operations, THREAD.shared)]
+    else:
+        if several:
+            THREAD.shared_before = THREAD.shared
+        THREAD.last, THREAD.times_asked, THREAD.shared = opened, 1, operations
     if kept is not None and kept.opened is opened:
         if operations[: len(kept.operations)] == kept.operations:
             return kept
@@ -346,15 +352,17 @@ def _kept(recording: Recording, whole: bool) -> Kept | None:
     elif again:
         worthwhile = THREAD.times_asked == 2  # once is enough
     else:
-        worthwhile = THREAD.several = THREAD.times_asked > 1
-        THREAD.last, THREAD.times_asked = opened, 1
+        worthwhile = THREAD.several = several
     if whole or not worthwhile or not THREAD.deferring:
         return None
     if again:
-        alike = map(operator.eq, operations, before)
-    else:
-        alike = map(operator.eq, _names(operations), THREAD.kept_names)
-    return _keep(recording, sum(itertools.takewhile(bool, alike)))
+        return _keep(recording, len(THREAD.shared))
+    return _keep(recording, _alike(_names(operations), _names(THREAD.shared_before)))
+
+
+def _alike(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many of the first ones are equal."""
+    return sum(itertools.takewhile(bool, map(operator.eq, one, other)))
 
 
 def _keep(recording: Recording, most: int) -> Kept | None:
@@ -369,12 +377,11 @@ def _keep(recording: Recording, most: int) -> Kept | None:
         if mode == "RGB":
             reached = count, size
     count, size = reached
-    THREAD.kept_names = _names(operations[:count])
     made = _made(Recording(opened, operations[:count], size, "RGB"), None, keep=True)
     return None if made is None else THREAD.kept
 
 
-def _names(operations: tuple[Operation, ...]) -> list[str]:
+def _names(operations: Sequence[Operation]) -> list[str]:
     return [name for name, *_ in operations]
 
 

@@ -125,9 +125,9 @@ class _Thread(threading.local):
     last: Opened | None = None
     times_asked = 0
     several = False
-    asked_for: tuple[Operation, ...] = ()
+    shared: tuple[Operation, ...] = ()
+    shared_before: tuple[Operation, ...] = ()
     kept: Kept | None = None
-    kept_names: Sequence[str] = ()
     ahead: MadeAhead | None = None
     once_ns = 0
     making: Making | None = None
@@ -145,9 +145,9 @@ deferring: whether what it opens is deferred; None: nobody has said.
 decoded: the image that it replayed last, while it defers: several views decode it once.
 last, times_asked: the image of which ``single.py`` made something last, and how often it did.
 several: whether it made something of the image before more than once.
-asked_for: the operations of which it made something last.
+shared: the operations that all it made of that image begins with.
+shared_before: the same of the last one before of which it made more than one thing.
 kept: what ``single.py`` keeps of an image.
-kept_names: the names of the operations of what it made to keep last.
 ahead: what makes pixels ahead of the samples that ask for them.
 making: the batch that it makes for no sample of another one, deferring or not; None: it makes none.
 once_ns: CPU time of this process that went into proofs which the thread waited for.

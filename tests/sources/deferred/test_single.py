@@ -62,7 +62,7 @@ def decoded(photo: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         F.to_tensor(crop).numpy()
     begun = single.Begun
     monkeypatch.setattr(THREAD, "times_asked", 0)  # of an image of another test
-    monkeypatch.setattr(THREAD, "kept_names", ())
+    monkeypatch.setattr(THREAD, "shared_before", ())
 
     def counted(memory: Any, kernel: Any, group: Any, opened: Any, kept: Any, threads: int) -> Any:
         calls.append(kept is None)
@@ -314,6 +314,27 @@ def test_parts_of_a_changed_image_are_cut_out_of_what_it_became(
     if kind != "of different beginnings":
         # The first part, then what all have in common. Pillow cuts the parts out of that.
         assert calls == [[True, True], [True]]
+
+
+def test_what_parts_have_in_common_is_found_again_after_an_image_that_has_less_of_it(
+    photo: Path, decoded: list[bool], no_replay: None
+) -> None:
+    def parts(size: tuple[int, int]) -> list[np.ndarray]:
+        image = Image.open(photo).convert("RGB")
+        image = image if image.size == size else image.resize(size)
+        return [F.to_tensor(image.crop((k, 3, k + 60, 63))).numpy() for k in range(3)]
+
+    whole, less = picture().size, (96, 80)
+    calls = []
+    for size in (less, less, whole, less, less):
+        expected = parts(size)
+        decoded.clear()
+        with switch.deferring():
+            for part, real in zip(parts(size), expected, strict=True):
+                same(part, real)
+        calls.append(len(decoded))
+    # The fourth one is made of the whole image, which is all that its parts may have in common.
+    assert calls == [2, 1, 1, 4, 1]
 
 
 def test_a_small_image_is_made_once_for_its_tensors(
