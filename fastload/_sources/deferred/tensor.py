@@ -1170,6 +1170,9 @@ def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     if dim != 0 or kwargs or not isinstance(tensors, (tuple, list)) or not tensors:
         return NotImplemented
     first = tensors[0]
+    if pending(first):
+        thrice = len(tensors) == 3 and all(tensor is first for tensor in tensors)
+        return _repeat(first, 3, 1, 1) if thrice else NotImplemented
     for tensor in tensors:
         if not (_unsqueezed(tensor) or _is_pending_batch(tensor) or _has_rows(tensor)):
             return NotImplemented

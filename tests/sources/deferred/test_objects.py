@@ -478,10 +478,13 @@ _GRAY_REPEATED: dict[str, Callable[[Image.Image], torch.Tensor]] = {
         F.to_tensor(x).mul(2).repeat(3, 1, 1), [0.4, 0.5, 0.6], [0.1, 0.2, 0.3]
     ),
     "of one row": lambda x: F.to_tensor(x.resize((5, 1))).repeat(3, 1, 1),
+    "put together": lambda x: torch.cat([F.to_tensor(x)] * 3),
 }
 
 _REPEATED_OTHERWISE: dict[str, Callable[[Image.Image], torch.Tensor]] = {
     "twice": lambda x: F.to_tensor(x).repeat(2, 1, 1),
+    "put together of two": lambda x: torch.cat([F.to_tensor(x), F.to_tensor(x), F.to_tensor(x)]),
+    "put together side by side": lambda x: torch.cat([F.to_tensor(x)] * 3, dim=2),
     "in a batch": lambda x: F.to_tensor(x).repeat(2, 3, 1, 1),
     "in colour": lambda x: F.to_tensor(x.convert("RGB")).repeat(3, 1, 1),
     "levels": lambda x: F.pil_to_tensor(x).repeat(3, 1, 1),
