@@ -277,7 +277,7 @@ class Fetcher:
         if self.collate_fn is not collate or type(collated) is ReadyBatch:
             if not (thread_state.THREAD.deferring and has_tensors()):
                 return self.collate_fn(collated)
-            from ..._sources.deferred.tensor import filling_rows
+            from ..._sources.deferred.tensor_functions import filling_rows
 
             with filling_rows(collated):
                 return self.collate_fn(collated)

@@ -32,19 +32,10 @@ from ..._base.named import named
 from ..._base.pixel_limit import is_within
 from . import torch_resize
 from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting
+from .memory import LEAST_SIDE, Memory, holds_values, of_image
 from .operations import channels
 from .recording import Argument, Operation
-from .tensor import (
-    LEAST_SIDE,
-    DeferredTensor,
-    Draft,
-    Memory,
-    draft,
-    finished,
-    holds_values,
-    of_image,
-    pending,
-)
+from .tensor import DeferredTensor, Draft, draft, finished, pending
 from .thread_state import THREAD
 from .trial import Function, has_hook_of_all_modules
 

@@ -22,21 +22,11 @@ from ..._transforms.pixels.augmix import grid_is_fused, grid_rounding
 from . import torch_blur, torch_resize
 from . import torchvision_transforms as v1
 from .image import DeferredImage, sides_of, waiting
+from .memory import LEAST_SIDE, Memory, bordered, channel_order, holds_levels, movable
 from .operations import Layout, dtype_name
 from .recording import Operation
 from .slots import Size
-from .tensor import (
-    LEAST_SIDE,
-    DeferredTensor,
-    DeferredTVImage,
-    Draft,
-    Memory,
-    bordered,
-    channel_order,
-    finished,
-    holds_levels,
-    movable,
-)
+from .tensor import DeferredTensor, DeferredTVImage, Draft, finished
 from .trial import Function
 
 # They take any structure. That a single image is none need not be found out.

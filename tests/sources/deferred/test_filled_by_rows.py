@@ -15,7 +15,8 @@ from torchvision import transforms
 import deferred_datasets as shapes
 from fastload import FastLoader
 from fastload._sources.deferred.switch import deferring
-from fastload._sources.deferred.tensor import DeferredRow, filling_rows, pending
+from fastload._sources.deferred.tensor import DeferredRow, pending
+from fastload._sources.deferred.tensor_functions import filling_rows
 from sides import side_by_side
 
 Samples = list[tuple[torch.Tensor, int]]

@@ -25,7 +25,8 @@ from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import Found, fill, replaced
 from fastload._sources.deferred.recording import Opened, Recording
 from fastload._sources.deferred.switch import deferring
-from fastload._sources.deferred.tensor import BATCHES, DeferredRow, filling_rows, pending
+from fastload._sources.deferred.tensor import BATCHES, DeferredRow, pending
+from fastload._sources.deferred.tensor_functions import filling_rows
 from sides import side_by_side
 
 Samples = list[tuple[torch.Tensor, int]]

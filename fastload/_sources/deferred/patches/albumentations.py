@@ -24,8 +24,9 @@ from albumentations.pytorch import ToTensorV2
 
 from ...._base import randomness
 from ..from_array import deferred_pixels, may_defer, note_given
+from ..memory import of_image
 from ..redirect import holds
-from ..tensor import DeferredTensor, of_image, record
+from ..tensor import DeferredTensor, record
 from ..thread_state import THREAD
 from ..trial import Function
 from .patch import Patch

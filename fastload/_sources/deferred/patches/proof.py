@@ -79,7 +79,8 @@ class Given:
     def _levels(self) -> Any:
         if not self._deferred:
             return torch.from_numpy(self.array).permute(2, 0, 1)
-        from ..tensor import DeferredTensor, of_image
+        from ..memory import of_image
+        from ..tensor import DeferredTensor
 
         return DeferredTensor._of(of_image(self.image, "to_image"))
 

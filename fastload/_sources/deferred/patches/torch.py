@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..tensor import _stack, plain, some_deferred
+from ..tensor import plain, some_deferred
+from ..tensor_functions import stack
 from ..thread_state import THREAD, cause
 from ..trial import Function
 from .patch import Patch
@@ -15,7 +16,7 @@ def _collate(original: Function) -> Function:
     def collate_tensor_fn(batch: Any, collate_fn_map: Any = None) -> Any:
         if some_deferred(batch):
             # Elsewhere nobody completes it: another loader over what a dataset has kept.
-            stacked = _stack(batch) if THREAD.deferring else NotImplemented
+            stacked = stack(batch) if THREAD.deferring else NotImplemented
             if stacked is not NotImplemented:
                 return stacked
             with cause("default_collate"):

@@ -24,14 +24,8 @@ from ...._base.named import named
 from .. import torchvision_transforms as fewer_steps
 from .. import torchvision_v2
 from ..image import DeferredImage, waiting
-from ..tensor import (
-    Deferred,
-    DeferredTensor,
-    DeferredTVImage,
-    channel_order,
-    like,
-    pending,
-)
+from ..memory import channel_order
+from ..tensor import Deferred, DeferredTensor, DeferredTVImage, like, pending
 from ..thread_state import cause
 from ..trial import Function, Trial, leave_out
 from .patch import Patch, leave_out_all
