@@ -52,6 +52,9 @@ HAS_POINTS = at_least(_TORCHVISION, 0, 23)
 SANITISES_BESIDE_MASKS = at_least(_TORCHVISION, 0, 25)
 """Whether ``SanitizeBoundingBoxes`` lets a mask of the whole image through."""
 
+TRUNCATED_JPEGS_ARE_CERTAIN = not at_least(_OPENCV, 4, 10) or at_least(_OPENCV, 4, 12)
+"""Whether OpenCV gives what is left of a JPEG the same pixels at each call (4.12 refuses it)."""
+
 HAS_TWO_RADII = at_least(PIL.__version__, 10)
 """Whether Pillow blurs by two radii."""
 

@@ -100,7 +100,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for name, (made, options) in many.items():
         made.save(folder / name, **options)
     whole = (folder / "420.jpg").read_bytes()
-    (folder / "truncated.jpg").write_bytes(whole[: len(whole) * 2 // 3])
+    if releases.TRUNCATED_JPEGS_ARE_CERTAIN:
+        (folder / "truncated.jpg").write_bytes(whole[: len(whole) * 2 // 3])
     (folder / "damaged.jpg").write_bytes(whole[:9000] + bytes(2000) + whole[11000:])
     (folder / "deep.png").write_bytes(_deep_png())
     (folder / "narrow.png").write_bytes(_narrow_png())
