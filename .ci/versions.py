@@ -78,6 +78,8 @@ def tried(name: str, given: list[str], tests: list[str], *, pre: bool, keep: boo
         with log.open("w") as file:
             command = [python, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", *tests]
             variables = {**os.environ, "FASTLOAD_REQUIRE_NATIVE": "1", "OMP_WAIT_POLICY": "passive"}
+            # Programs that tests start would compile all of torch each time.
+            variables.pop("PYTHONDONTWRITEBYTECODE", None)
             status = subprocess.run(command, stdout=file, cwd=ROOT, env=variables).returncode
         outcome = log.read_text().splitlines()[-1]
     except (OSError, subprocess.CalledProcessError) as error:
