@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._printable import printable
 from ..errors import UsageError
 from ..hints import Encoding
 from ..storage import find_by_suffix, known_formats
@@ -52,7 +53,7 @@ def check_sizes(
         targets.setdefault(size, at)
         if len(targets) > 1:
             (mine, one), (other, two) = targets.items()
-            names = source.keys[one], source.keys[two]
+            names = printable(source.keys[one]), printable(source.keys[two])
             raise UsageError(
                 f"{form.suffixes[0]} stores hold raw pixels of one size only, found "
                 f"{mine[0]} x {mine[1]} ({names[0]}) and {other[0]} x {other[1]} ({names[1]}): "

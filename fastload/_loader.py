@@ -455,11 +455,12 @@ class FastLoader(DataLoader[Sample]):
 
     @property
     def check_worker_number_rationality(self) -> Callable[[], None]:
-        """torch's warning about too many worker processes; native threads need no warning.
+        """torch's warning about too many worker processes; not for threads and "auto".
 
         torch calls it without a frame of ours between, so that its warning has torch's module.
         """
-        return no_warning if self._threads else super().check_worker_number_rationality
+        chosen_here = self._threads or self._loader_resources.governor is not None
+        return no_warning if chosen_here else super().check_worker_number_rationality
 
     # --- iterating --------------------------------------------------------------------------------
 

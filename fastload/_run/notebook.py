@@ -53,7 +53,9 @@ def figure_rows(stats: Stats) -> list[Row]:
 
 def _figures(stats: Stats) -> list[tuple[str, str, float | None]]:
     """The figures that matter: a heading, words, and the length of a bar, 0 to 1, or None."""
-    speed = f"{stats['images_per_s']:,.0f} images/s, {stats['mb_per_s']:,.1f} MB/s"
+    speed = f"{stats['images_per_s']:,.0f} images/s"
+    if stats["mb_per_s"]:  # 0.0: the sizes of the records are not known
+        speed += f", {stats['mb_per_s']:,.1f} MB/s"
     took = f"{stats['images']:,} images in {stats['elapsed_s']:,.1f} s"
     rows: list[tuple[str, str, float | None]] = [
         ("engine", stats["engine"], None),

@@ -147,10 +147,12 @@ class Positions:
         """Raise UsageError unless they are of so many processes (0: of this one)."""
         for positions in (self.workers, self.before):
             if positions and len(positions) != max(workers, 1):
+                # One position is that of this process or of one worker: they read the same.
+                same = len(positions) if len(positions) > 1 else "0 or 1"
                 raise UsageError(
-                    f"load_state_dict: the state is of {len(positions)} workers, each with its own "
-                    f"part of the data or its own state, got num_workers={workers}: resume with "
-                    "as many workers"
+                    f"load_state_dict: the state is of num_workers={same}, where each process has "
+                    f"its own part of the data or its own state, got num_workers={workers}: resume "
+                    f"with num_workers={same}"
                 )
 
     def state(self) -> dict[str, Any]:

@@ -109,6 +109,7 @@ def command(
         return
     count = len({tile.index for tile in shown.tiles})
     click.echo(
-        f"{out}: {count} samples, each before and after, {shown.image.width}x{shown.image.height} "
-        f"pixels; engine: {shown.engine}; values: {shown.levels}"
+        f"{out}: {count} sample{'s' * (count != 1)}, each before and after, "
+        f"{shown.image.width}x{shown.image.height} pixels; engine: {shown.engine}; "
+        f"values: {shown.levels}"
     )

@@ -272,9 +272,10 @@ def test_masks_boxes_and_points_are_drawn_over_their_images(tmp_path: Path) -> N
 
 
 def test_text_says_where_and_how(photos: Path, tmp_path: Path) -> None:
-    done = run(photos, "--samples", 2)
-    assert done.exit_code == 0, done.output
-    assert "grid.png: 2 samples, each before and after" in done.stdout
+    for count, words in ((1, "1 sample,"), (2, "2 samples,")):
+        done = run(photos, "--samples", count)
+        assert done.exit_code == 0, done.output
+        assert f"grid.png: {words} each before and after" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,13 @@ def test_a_format_of_pixels_only_needs_no_encode(equal: Path, tmp_path: Path, su
 def test_images_that_differ_in_size_are_refused_before_anything_is_written(
     images: Path, tmp_path: Path, suffix: str, resize: str | int | None
 ) -> None:
-    with pytest.raises(UsageError, match=r"found \d+ x \d+ \(class.*jpg\).*crop:224"):
-        pack(images, tmp_path / f"x{suffix}", encode="raw", resize=resize)
-    assert os.listdir(tmp_path) == []
+    shutil.copytree(images, tmp_path / "in", dirs_exist_ok=True)
+    for folder in (tmp_path / "in").iterdir():
+        folder.rename(folder.with_name(f"{folder.name}\n"))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UsageError, match=r"found \d+ x \d+ \(class.*\\n/.*jpg\).*crop:224"):
+        pack(tmp_path / "in", tmp_path / "out" / f"x{suffix}", encode="raw", resize=resize)
+    assert os.listdir(tmp_path / "out") == []
 
 
 def test_images_that_a_resize_makes_equal_are_packed(tmp_path: Path) -> None:

@@ -72,7 +72,11 @@ class Numbers(Dataset[int]):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_processes_change_between_epochs_only(persistent: bool) -> None:
+@pytest.mark.filterwarnings("error:This DataLoader will create")  # nobody asked for so many
+def test_processes_change_between_epochs_only(
+    persistent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     loader = FastLoader(Numbers(), batch_size=4, num_workers="auto", persistent_workers=persistent)
     governor = loader.inspect().governor
     assert governor is not None

@@ -32,7 +32,10 @@ def test_stats_is_a_dict_and_shows_speed_stages_and_what_bounds_the_loop(store: 
     assert pickle.loads(pickle.dumps(stats)) == copy.deepcopy(stats) == stats
     rows = shown(stats)
     assert rows["engine"] == stats["engine"]
-    assert rows["speed"].startswith(f"{stats['images_per_s']:,.0f} images/s")
+    speed = f"{stats['images_per_s']:,.0f} images/s"
+    assert rows["speed"].startswith(f"{speed}, {stats['mb_per_s']:,.1f} MB/s;")
+    unknown = type(stats)({**stats, "mb_per_s": 0.0})
+    assert shown(unknown)["speed"].startswith(f"{speed}; ")
     assert rows["bound by"] == f"{stats['bound']}: {stats['why']}"
     stages = [name for name, value in stats["stages_s"].items() if value > 0]
     assert {name for name in rows if name.startswith("stage ")} == {f"stage {s}" for s in stages}

@@ -271,12 +271,13 @@ def test_an_iterator_with_a_state_of_its_own_is_not_replayed():
     assert_same(got, expected)
 
 
-def test_an_iterable_dataset_needs_as_many_workers():
-    loader = FastLoader(Stream(), 3, num_workers=2)
+@pytest.mark.parametrize(("before", "named", "after"), [(2, "2", 0), (0, "0 or 1", 2)])
+def test_an_iterable_dataset_needs_as_many_workers(before: int, named: str, after: int):
+    loader = FastLoader(Stream(), 3, num_workers=before)
     next(iter(loader))
-    other = FastLoader(Stream(), 3)
+    other = FastLoader(Stream(), 3, num_workers=after)
     other.load_state_dict(loader.state_dict())
-    with pytest.raises(UsageError, match=r"of 2 workers.*num_workers=0"):
+    with pytest.raises(UsageError, match=f"of num_workers={named},.*got num_workers={after}:"):
         iter(other)
 
 

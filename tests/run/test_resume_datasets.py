@@ -405,7 +405,7 @@ def test_states_of_datasets_need_as_many_workers():
     next(iter(loader))
     other = FastLoader(Shifted(), 3)
     other.load_state_dict(loader.state_dict())
-    with pytest.raises(UsageError, match=r"of 2 workers.*num_workers=0"):
+    with pytest.raises(UsageError, match=r"of num_workers=2.*got num_workers=0"):
         iter(other)
 
 

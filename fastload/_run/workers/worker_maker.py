@@ -117,7 +117,7 @@ def _outcome_loader(
         multiprocessing_context=with_arrivals(config.multiprocessing_context),
         worker_init_fn=WorkerInit(config.worker_init_fn),
     )
-    loader.warns = True  # in each epoch, as torch
+    loader.warns = resources.governor is None  # in each epoch, as torch; "auto" chose them itself
     return loader
 
 

@@ -35,7 +35,10 @@ def summary(tuning: Tuning) -> list[tuple[str, str]]:
     """The result as rows of (name, words)."""
     best = f"best for batch_size={tuning.batch_size}, the one in use"
     rows = [
-        (best, f"{tuning.best}: {tuning.images_per_s:,.0f} images/s{_filling(tuning)}"),
+        (
+            best,
+            f"{tuning.best}: {tuning.images_per_s:,.0f} images/s{_filling(tuning)}{_alone(tuning)}",
+        ),
         ("smallest within 3 %", str(tuning.smallest)),
         ("chosen", str(tuning.chosen)),
     ]
@@ -78,8 +81,16 @@ def _filling(tuning: Tuning) -> str:
     return f" once the cache is full, {filling:,.0f} in the epoch that fills it"
 
 
+def _alone(tuning: Tuning) -> str:
+    """That nothing was compared."""
+    measured = [tried for tried in tuning.tried if tried.images_per_s]
+    return "" if len(measured) > 1 else "; no other was measured: the budget was too short"
+
+
 def _fastest(tuning: Tuning) -> str:
     """The fastest setting, and how its batch size affects training."""
+    if _alone(tuning):
+        return "not known: no other setting was measured"
     gain = tuning.fastest_images_per_s / tuning.images_per_s
     if tuning.fastest.batch_size == tuning.batch_size or gain < 1 + TIED:
         return "the same: no other batch size is clearly faster"

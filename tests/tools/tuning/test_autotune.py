@@ -258,6 +258,12 @@ def test_the_budget_is_kept_where_a_batch_takes_seconds(
     assert measured[0].batch_size == 64  # what was asked for comes first
     late = [tried for tried in found.tried if not tried.images_per_s]
     assert late and all("there was no time left for it" in tried.reason for tried in late)
+    assert not any("no other" in words for name, words in page.summary(found) if "best for" in name)
+    short = fastload.autotune(Slow(clock.waits, 1 / 50), batch_size=64, budget_s=3)
+    assert sum(tried.images_per_s > 0 for tried in short.tried) == 1
+    words = dict(page.summary(short))
+    assert "no other was measured" in words["best for batch_size=64, the one in use"]
+    assert "not known" in words["best of all"]
 
 
 def test_without_time_to_compare_a_few_samples_stand_for_torch(
