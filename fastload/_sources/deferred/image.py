@@ -24,7 +24,7 @@ import operator
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import PIL.Image
@@ -39,7 +39,7 @@ from .headers import SETTLED
 from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
 from .replay import encoded, load_rows, record_info, reopen, replay
-from .stand_in import StandIn
+from .stand_in import Seen, StandIn
 from .thread_state import THREAD, BatchContext, cause, note_made
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ COPY: tuple[Operation, ...] = (("copy",),)
 class DeferredImage(Image, metaclass=StandIn):
     """An image that is not decoded yet.
 
-    ``stands_for`` is the class of the image that Pillow would have given. ``opened_as`` makes the
-    classes of images that were opened, and did not come of one that was.
+    ``stands_for`` is the class of the image that Pillow would have given: ``seen_as`` makes the
+    class of its objects.
     """
 
     stands_for: type[Image] = Image
@@ -129,7 +129,7 @@ class DeferredImage(Image, metaclass=StandIn):
     def of_pixels(cls, recording: Recording) -> DeferredImage:
         """An image of the same pixels that came of no file: loaded, and without ``info``."""
         operations = recording.operations or COPY
-        new = cls(recording._replace(operations=operations))
+        new = _SEEN(recording._replace(operations=operations))
         new._batch = THREAD.batch
         new._loaded = True
         new._info = {}
@@ -288,7 +288,7 @@ class DeferredImage(Image, metaclass=StandIn):
             keeps_info = keeps_info and keeps
         new = self
         if not mine:
-            new = object.__new__(DeferredImage)
+            new = object.__new__(_SEEN)
             new._batch = self._batch
             new._opened = self._opened
             new._loaded = True
@@ -305,10 +305,19 @@ class DeferredImage(Image, metaclass=StandIn):
 
     # What Pillow keeps in attributes.
 
-    @property  # type: ignore[misc] # nobody assigns it
+    @property
     def __class__(self) -> type:
         # isinstance(image, JpegImageFile) holds for what was opened, and not for what came of it.
         return type(self).stands_for
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        """It becomes an image of the user's class, and is deferred no more. fastai does so."""
+        real = self._made("__class__")
+        real.__class__ = kind  # raises what Pillow's image would
+        vars(self).clear()
+        vars(self).update(vars(real))
+        vars(object)["__class__"].__set__(self, kind)
 
     @property
     def mode(self) -> str:
@@ -749,10 +758,13 @@ class DeferredImage(Image, metaclass=StandIn):
 
 
 @functools.cache
-def opened_as(kind: type[ImageFile]) -> type[DeferredImage]:
-    """The class of deferred images that Pillow would have opened as ``kind``."""
-    made = StandIn(kind.__name__, (DeferredImage,), {"stands_for": kind})
+def seen_as(kind: type[Image]) -> type[DeferredImage]:
+    """The class of deferred images that Pillow would have given as ``kind``."""
+    made = Seen(kind.__name__, (DeferredImage,), {"stands_for": kind})
     return cast("type[DeferredImage]", made)
+
+
+_SEEN: Final = seen_as(Image)  # of what came of an image that was opened
 
 
 # Its own attributes. Others are the user's.

@@ -21,7 +21,7 @@ from PIL.ImageFile import ImageFile
 from ..._base.pixel_limit import is_within
 from . import headers, stamps
 from .headers import SETTLED, Header, header_table
-from .image import DeferredImage, opened_as
+from .image import DeferredImage, seen_as
 from .recording import Opened
 from .stamps import Stamp
 from .thread_state import THREAD
@@ -131,7 +131,7 @@ def _deferred(
 ) -> DeferredImage:
     batch = THREAD.batch
     batch.opened += 1
-    image = object.__new__(opened_as(kind))
+    image = object.__new__(seen_as(kind))
     image._batch = batch
     image._opened = opened
     image._size = opened.size

@@ -13,7 +13,7 @@ from PIL.Image import Image
 
 from ..._base.pixel_limit import most_pixels
 from ...storage._spans import RAW
-from .image import COPY, DeferredImage
+from .image import COPY, seen_as
 from .recording import Opened, Recording, Stored
 from .thread_state import THREAD
 
@@ -38,7 +38,7 @@ def record_images(store: Store, records: np.ndarray) -> list[Image] | None:
     batch = THREAD.batch
     for opened in _opened(store, records, found):
         batch.opened += 1
-        image = DeferredImage(Recording(opened, COPY, opened.size, "RGB"))
+        image = seen_as(Image)(Recording(opened, COPY, opened.size, "RGB"))
         image._batch = batch
         image._first_load()  # a transform gets images that are decoded
         if opened.stored is not None and opened.stored.kind == RAW:

@@ -25,3 +25,16 @@ class StandIn(type):
         return other is cls or other is cls.stands_for
 
     __hash__ = type.__hash__  # in a set or a dict they are others
+
+
+class Seen(StandIn):
+    """A class that users' code gets as ``type(x)``, and may ask whether a real object is of it.
+
+    Our own code asks a class above it, whose metaclass is StandIn: that takes less time, and a real
+    object is not one of those.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if super().__instancecheck__(instance):
+            return True
+        return "stands_for" in vars(cls) and isinstance(instance, cls.stands_for)

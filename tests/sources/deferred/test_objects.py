@@ -6,7 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -385,6 +385,60 @@ def test_a_class_that_is_derived_from_that_of_an_image_keeps_its_name(photo: Pat
             pass
 
     assert (kind.__name__, Mine.__name__, Mine.__module__) == ("JpegImageFile", "Mine", __name__)
+
+
+class _Own(Image.Image):
+    """A program's own images; fastai makes its own of Pillow's in this way."""
+
+    def sides(self) -> int:
+        return sum(self.size)
+
+
+def _loaded(path: Path) -> Image.Image:
+    image = Image.open(path)
+    image.load()
+    return image
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _loaded,
+        lambda path: _loaded(path).convert("RGB").crop((5, 6, 40, 50)),
+        lambda path: Image.fromarray(np.arange(60, dtype=np.uint8).reshape(4, 5, 3)),
+    ],
+)
+def test_an_image_can_be_given_a_class_of_the_users(
+    photo: Path, make: Callable[[Path], Image.Image]
+) -> None:
+    expected = make(photo)
+    expected.__class__ = _Own
+    with switch.deferring():
+        image = make(photo)
+        assert isinstance(image, DeferredImage)
+        with pytest.raises(TypeError):
+            image.__class__ = int
+        image.__class__ = _Own
+    assert type(image) is _Own
+    assert image.sides() == cast(_Own, expected).sides()
+    assert (image.mode, image.tobytes(), image.info) == (
+        expected.mode,
+        expected.tobytes(),
+        expected.info,
+    )
+
+
+def test_a_real_image_is_of_the_type_of_a_deferred_one(photo: Path) -> None:
+    real = Image.open(photo)
+    file = opened(photo)
+    with switch.deferring():
+        came_of_one = file.convert("RGB")
+    for image in (real, real.convert("RGB"), file, came_of_one):
+        assert isinstance(image, type(came_of_one))
+        assert isinstance(image, type(file)) == isinstance(image, JpegImageFile)
+    assert not isinstance(3, type(came_of_one))
+    assert not isinstance(real, type("Derived", (type(came_of_one),), {}))
+    assert not isinstance(real, DeferredImage)
 
 
 def test_what_no_batch_can_take_rows_of_is_concatenated_as_ever(photo: Path) -> None:
