@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import os
 import pickle
 import sys
 import types
@@ -446,7 +447,7 @@ def indices(loader, epochs=2):
 
 
 def on_two_ranks(code, folder, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent), prepend=os.pathsep)
     return torchrun(RANKS + code, folder)
 
 
