@@ -565,6 +565,7 @@ class FastLoader(DataLoader[Sample]):
     def state_dict(self) -> dict[str, Any]:
         """A checkpoint of this loader, which resumes after the newest batch.
 
+        After ``load_state_dict``, and until an iterator begins, it resumes what that one will give.
         It holds the states of two random generators (7 KB each), a few numbers, and the states of
         datasets and samplers that have their own ``state_dict``. It is cheap enough to take at
         every step. Everything but the datasets' and samplers' own states can be written as JSON.

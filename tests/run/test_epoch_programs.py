@@ -83,10 +83,11 @@ class Model:
     def __init__(self):
         self.iterators = []
         self.next = Place(0, 0)
+        self.loaded = False  # whether a state was, since the latest one began
 
     def iter(self):
         self.iterators.append(self.next)
-        self.next = Place(self.next.epoch + 1, 0)
+        self.next, self.loaded = Place(self.next.epoch + 1, 0), False
 
     def tell(self, epoch):
         """Nothing, if it is there already, as where a state was loaded before."""
@@ -96,7 +97,7 @@ class Model:
 
     def load(self, place):
         with self.coming():
-            self.next = place
+            self.next, self.loaded = place, True
 
     @contextlib.contextmanager
     def coming(self):
@@ -109,7 +110,7 @@ class Model:
             self.iter()
 
     def state(self):
-        if not self.iterators or self.iterators[-1].ended:
+        if self.loaded or not self.iterators or self.iterators[-1].ended:
             return self.next
         return self.iterators[-1]
 
@@ -156,6 +157,8 @@ class Run:
     def tell(self, epoch, by_sampler):
         sampler = self.loader.sampler
         told = sampler if by_sampler and hasattr(sampler, "set_epoch") else self.loader
+        if isinstance(told, DistributedSampler) and told.epoch == epoch:
+            return  # which nobody sees
         told.set_epoch(epoch)
         self.model.tell(epoch)
 
@@ -173,6 +176,8 @@ class Run:
             self.begin(sorted(self.makes.kinds)[kind % len(self.makes.kinds)])
         self.loader.load_state_dict(state)
         self.model.load(Place(epoch, batch))
+        if self.makes.order == "divided" and not batch:
+            self.loader.set_epoch(epoch)  # torch's sampler stays at its epoch
 
 
 steps = st.one_of(
