@@ -459,8 +459,8 @@ class FastLoader(DataLoader[Sample]):
 
         torch calls it without a frame of ours between, so that its warning has torch's module.
         """
-        chosen_here = self._threads or self._loader_resources.governor is not None
-        return no_warning if chosen_here else super().check_worker_number_rationality
+        automatic = self._begun and self._loader_resources.governor is not None
+        return no_warning if self._threads or automatic else super().check_worker_number_rationality
 
     # --- iterating --------------------------------------------------------------------------------
 
