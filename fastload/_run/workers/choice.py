@@ -380,11 +380,11 @@ class Choice:
             many = samples >= _FEW and not self._apart
             self._whole = self._whole or (many and self._due())
             return Spent(samples, 0 if cold else ns, lost_ns=lost_ns)
-        spent = turns.spent
+        spent = turns.spent._replace(lost_ns=lost_ns)
         if cold:
             return spent
         share = (ns - turns.all_ns) * spent.deferred // samples
-        return spent._replace(deferred_ns=spent.own_ns + share, lost_ns=lost_ns)
+        return spent._replace(deferred_ns=spent.own_ns + share)
 
     @property
     def _warms_up(self) -> bool:

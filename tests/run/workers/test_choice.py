@@ -182,6 +182,23 @@ def test_a_worker_that_begins_slowly_has_nothing_measured_anew(photos: list[Path
     assert known[-1] > 400  # of 640
 
 
+def test_what_the_first_try_of_a_process_costs_counts_as_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(THREAD, "deferring", None)
+    known = Choice()
+    known.eager = True
+    known.eagerly.add(8, 4000)
+    lost = []
+    for _ in range(2):
+        begin_ns = known.begin()
+        with known.turns(range(4)) as indices:
+            for _ in indices:
+                CLOCK.ns += 6000
+        lost.append(known.spent(4, begin_ns).lost_ns)
+    assert lost == [4 * 5500, 4 * 5500]  # in the first one the process has made none before
+
+
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("size", [1, 4, 16])
 def test_a_dataset_that_gains_has_two_eager_samples(
