@@ -618,13 +618,16 @@ def cache_for(options: RemoteOptions) -> BlockCache:
         return BlockCache(Area())
     key = os.getpid(), os.path.realpath(options.folder)
     with _choosing:
-        cache = _caches.get(key)
-        if cache is None or cache.area.lost:
-            cache = _caches[key] = BlockCache(DiskArea(options.folder, options.limit))
-        elif options.limit is not None:
-            cache.area.limit = options.limit
-        cache.users += 1
-        return cache
+        while True:
+            cache = _caches.get(key)
+            if cache is None or cache.area.lost:
+                cache = _caches[key] = BlockCache(DiskArea(options.folder, options.limit))
+            elif options.limit is not None:
+                cache.area.limit = options.limit
+            cache.users += 1
+            # Garbage may be collected anywhere above, which closes a cache that no other store had.
+            if _caches.get(key) is cache:
+                return cache
 
 
 def let_go(cache: BlockCache) -> None:

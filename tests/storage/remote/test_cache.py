@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gc
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ import pytest
 
 from fastload import FastloadError, StoreError, UsageError
 from fastload.storage import Record, Store, open_store, open_writer
+from fastload.storage.remote.area import DiskArea
 from fastload.storage.remote.blocks import CELL
 from fastload.storage.remote.content import contents
 from fastload.storage.remote.options import RemoteOptions
@@ -478,3 +480,21 @@ def test_a_folder_that_cannot_be_used_is_refused(
     for wrong in ("", "s3://bucket/cache", "a\0b", 3, b"cache"):
         with pytest.raises(UsageError, match="cache_dir: expected a local folder, got"):
             RemoteOptions(cache_dir=wrong)  # type: ignore[arg-type]
+
+
+def test_a_store_that_is_collected_while_another_one_opens_closes_no_cache_of_it(
+    server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was = DiskArea.lost.fget
+
+    def lost(area: DiskArea) -> bool:
+        monkeypatch.undo()
+        gone.clear()
+        gc.collect()  # as it may begin at any allocation
+        return was(area)
+
+    gone = [remote(server, cache, name="photos.lmdb")]
+    monkeypatch.setattr(DiskArea, "lost", property(lost))
+    with remote(server, cache, name="photos.lmdb") as store:
+        assert not gone
+        assert len(store.read(np.arange(len(store)))) == len(store)
