@@ -485,13 +485,11 @@ def test_a_folder_that_cannot_be_used_is_refused(
 def test_a_store_that_is_collected_while_another_one_opens_closes_no_cache_of_it(
     server: ObjectServer, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    was = DiskArea.lost.fget
-
     def lost(area: DiskArea) -> bool:
         monkeypatch.undo()
         gone.clear()
         gc.collect()  # as it may begin at any allocation
-        return was(area)
+        return area.lost
 
     gone = [remote(server, cache, name="photos.lmdb")]
     monkeypatch.setattr(DiskArea, "lost", property(lost))
