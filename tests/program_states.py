@@ -119,15 +119,15 @@ STATES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
 
 def _look(name: str) -> dict[str, Any]:
     from fastload._run.workers.deferral import begin_epoch
-    from fastload._sources.deferred import trial
+    from fastload._sources.deferred import guarded
     from fastload._sources.deferred.patches import patch
 
     with STATES[name]():
         begin_epoch()
-        meanwhile = releases.unexpected(trial.left_out())
+        meanwhile = releases.unexpected(guarded.left_out())
     begin_epoch()
-    afterwards = releases.unexpected(trial.left_out())
-    return {"meanwhile": meanwhile, "afterwards": afterwards + patch.MISSING + trial._OPEN}
+    afterwards = releases.unexpected(guarded.left_out())
+    return {"meanwhile": meanwhile, "afterwards": afterwards + patch.MISSING + guarded._OPEN}
 
 
 if __name__ == "__main__":

@@ -66,9 +66,9 @@ class PythonSamples:
         from .deferred.thread_state import THREAD
 
         if THREAD.deferring:
-            made = _deferred(store, records, make)
-            if made is not None:
-                return made
+            samples = _deferred(store, records, make)
+            if samples is not None:
+                return samples
         elif THREAD.deferring is None and _possible():
             completed = self._completed(store, records, make)
             if completed is not None:
@@ -85,20 +85,23 @@ class PythonSamples:
     ) -> torch.Tensor | list[Any] | None:
         """The samples, made of deferred images; None: they are to be made of decoded ones."""
         from .deferred.attempt import attempt
-        from .deferred.completion import Found, replaced
+        from .deferred.completion import DeferredObjects, replaced
         from .deferred.thread_state import BatchContext, materialised
 
-        def complete(made: list[Any]) -> torch.Tensor | list[Any]:
-            samples, found = _stacked(made), Found()
-            replaced(samples, found.add)
-            found.check_others()
-            completed: torch.Tensor | list[Any] = found.completed(samples, self._decoder())
+        def complete(samples: list[Any]) -> torch.Tensor | list[Any]:
+            batch, deferred = _stacked(samples), DeferredObjects()
+            replaced(batch, deferred.add)
+            deferred.check_others()
+            completed: torch.Tensor | list[Any] = deferred.completed(batch, self._decoder())
             return completed
 
         restore = functools.partial(randomness.put, randomness.get())
         try:
             return attempt(
-                BatchContext(asked={}), lambda: _deferred(store, records, make), complete, restore
+                BatchContext(unchecked={}),
+                lambda: _deferred(store, records, make),
+                complete,
+                restore,
             )
         finally:
             materialised()  # nobody is told why
@@ -106,8 +109,8 @@ class PythonSamples:
     def _decoder(self) -> BatchDecoder:
         from .deferred.batch import BatchDecoder
 
-        known = self._decoders.get()
-        return known or self._decoders.put(BatchDecoder(own_threads(), SlabRing(_SLABS)))
+        decoder = self._decoders.get()
+        return decoder or self._decoders.put(BatchDecoder(own_threads(), SlabRing(_SLABS)))
 
 
 def _deferred(store: Store, records: np.ndarray, make: Make) -> list[Any] | None:
@@ -149,7 +152,10 @@ class EveryView:
 
     def __call__(self, image: Image) -> list[Any]:
         """The views of ``image``, in order."""
-        return [_levels(image) if one is None else one(image) for one in self.transforms]
+        return [
+            _levels(image) if transform is None else transform(image)
+            for transform in self.transforms
+        ]
 
 
 def _levels(image: Image) -> torch.Tensor:
@@ -171,6 +177,6 @@ def runnable(dataset: Dataset[Any]) -> Dataset[Any]:
     kind = getattr(sys.modules.get("torchvision.datasets.vision"), "VisionDataset", None)
     if kind is None or not isinstance(dataset, kind):
         return dataset
-    made: Dataset[Any] = copy.copy(dataset)
-    vars(made)["transform"] = EveryView(transform)
-    return made
+    copied: Dataset[Any] = copy.copy(dataset)
+    vars(copied)["transform"] = EveryView(transform)
+    return copied

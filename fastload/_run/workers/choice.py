@@ -22,13 +22,14 @@ waiting
     nobody knows how many, a process waits, and makes samples as ever, until what they take in this
     epoch, or took in the epochs so far, comes to ``_STAKE_NS``, and they open images. Few batches
     are looked at meanwhile: the first one of an epoch, and batches 1, 2, 4, 8 ... They are
-    measured; when all take as much, the next one is watched instead (``watch.py``), and where it
-    opens none, nothing is watched for ``_WATCHED`` times as long. So a loader that lives for a few
-    batches pays for none of that. A dataset that opens no images any more is waited for again. The
-    training process learns from its workers that they do, and begins before it forks new ones,
-    which have it from there. Where nothing could be deferred, as with TIFFs, it begins again after
-    ``_VAIN`` samples, and then after twice as many each time. Where new workers have nothing from
-    anywhere (``start_method.py``), each of them begins anew: then only this epoch's samples count.
+    measured; when all take as much, the next one is watched instead (``opener_detector.py``), and
+    where it opens none, nothing is watched for ``_WATCHED`` times as long. So a loader that lives
+    for a few batches pays for none of that. A dataset that opens no images any more is waited for
+    again. The training process learns from its workers that they do, and begins before it forks
+    new ones, which have it from there. Where nothing could be deferred, as with TIFFs, it begins
+    again after ``_VAIN`` samples, and then after twice as many each time. Where new workers have
+    nothing from anywhere (``start_method.py``), each of them begins anew: then only this epoch's
+    samples count.
 """
 
 from __future__ import annotations

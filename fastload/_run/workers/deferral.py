@@ -42,7 +42,7 @@ from ..._base.derived import derived
 from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors, loaded
-from ..._sources.deferred.watch import Watch
+from ..._sources.deferred.opener_detector import OpenerDetector
 from ..measurements import Report
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
-    from ..._sources.deferred.completion import Found
+    from ..._sources.deferred.completion import DeferredObjects
     from ..._sources.deferred.thread_state import BatchContext
     from ..maker import Outcome
     from .choice import Choice
@@ -188,15 +188,15 @@ class Deferral:
         """``make()``, which makes a batch without deferring; the choice learns what it takes."""
         choice = self.choice
         rest(choice)
-        watch = Watch() if choice.watches else None
+        detector = OpenerDetector() if choice.watches else None
         begin_ns = choice.begin()
-        if watch is None:
+        if detector is None:
             made = make()
             made.report = Report(spent=choice.spent_eagerly(made.samples, begin_ns))
         else:
-            with watch:
+            with detector:
                 made = make()
-            made.report = choice.watched(made.samples, begin_ns, seen=watch.seen)
+            made.report = choice.watched(made.samples, begin_ns, seen=detector.seen)
         choice.learn(made.report)
         if made.empty and not (made.bad or made.missing):
             choice.ended()
@@ -230,7 +230,7 @@ class Deferral:
             THREAD.making.deferred = True
         begin_ns = self.choice.begin()
         self._deferred, self._replayed = 0, ()
-        context = BatchContext(self._cache, asked=None if self.once else {}, checks=self.once)
+        context = BatchContext(self._cache, unchecked=None if self.once else {}, checks=self.once)
         made = None
         try:
             if self.once:
@@ -255,7 +255,7 @@ class Deferral:
         if number is not None and self._keep:
             self._states[number] = state
         filling = functools.partial(self._filling, make)
-        return attempt(context, filling, complete, state.restore, kept=self.choice.opened)
+        return attempt(context, filling, complete, state.restore, may_keep=self.choice.opened)
 
     def _run_once(
         self,
@@ -346,7 +346,9 @@ class Deferral:
         results = {key: image.materialise() for key, image in found.images.items()}
         return replaced(batch, lambda part: results.get(id(part), part))
 
-    def _filled(self, batch: Any, found: Found, decoder: BatchDecoder, packer: Packer) -> Any:
+    def _filled(
+        self, batch: Any, found: DeferredObjects, decoder: BatchDecoder, packer: Packer
+    ) -> Any:
         """``batch``, in which ``found`` was found, with its tensors in the slab."""
         decoder.memory = packer
         decoder.counts.reasons.clear()
@@ -355,11 +357,11 @@ class Deferral:
         self._replayed = tuple(decoder.counts.reasons.items())
         return completed
 
-    def _find(self, batch: Any) -> Found:
-        from ..._sources.deferred.completion import Found, replaced
+    def _find(self, batch: Any) -> DeferredObjects:
+        from ..._sources.deferred.completion import DeferredObjects, replaced
         from ..._sources.deferred.thread_state import THREAD, may_be_kept
 
-        found = Found()
+        found = DeferredObjects()
         if THREAD.batch.opened or may_be_kept():
             replaced(batch, found.add)
         return found

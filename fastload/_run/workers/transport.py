@@ -182,7 +182,7 @@ class Packer(SlabBatch):
         """What is pickled in the place of ``tensor``; None: itself."""
         if type(tensor) is torch.Tensor or not has_tensors():
             return self._place(tensor)
-        from ..._sources.deferred.completion import parts_of
+        from ..._sources.deferred.completion import layout_and_rows
         from ..._sources.deferred.tensor import DeferredBatch, DeferredRow, DeferredTensor
 
         if not isinstance(tensor, (DeferredBatch, DeferredTensor, DeferredRow)):
@@ -190,7 +190,7 @@ class Packer(SlabBatch):
         known = self._recorded.get(id(tensor))
         if known is not None:
             return known._replace(content=None)
-        kind, shape, strides, dtype, rows = parts_of(tensor)
+        kind, shape, strides, dtype, rows = layout_and_rows(tensor)
         if rows is None:
             return self._place(tensor.materialise())
         tensors: list[torch.Tensor] = []

@@ -45,7 +45,7 @@ def _examples() -> list[tuple[bytes, np.ndarray]]:
     """Files, and what the core makes of them."""
     core = _native.load()
     assert core is not None, "nothing is exchanged without it"
-    made: list[tuple[bytes, np.ndarray]] = []
+    examples: list[tuple[bytes, np.ndarray]] = []
     coarse = np.random.default_rng(0).integers(0, 256, (10, 12, 3), np.uint8)
     with eagerly():
         picture = PIL.Image.fromarray(coarse).resize(_SIZE, PIL.Image.Resampling.BICUBIC)
@@ -55,5 +55,5 @@ def _examples() -> list[tuple[bytes, np.ndarray]]:
             data, ours = stream.getvalue(), np.empty_like(np.asarray(picture.convert(mode)))
             decoded = core.decode(data, ours)
             assert decoded, "the core decodes every kind"
-            made.append((data, ours))
-    return made
+            examples.append((data, ours))
+    return examples

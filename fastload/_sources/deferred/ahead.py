@@ -55,7 +55,7 @@ class Ahead:
         self._known: dict[int, tuple[Recording, ...]] = {}
         self._begun: dict[Recording, single.Begun] = {}
         self._nbytes = 0  # of what was begun
-        self._asked: list[Recording] = []  # by the current sample
+        self._requested: list[Recording] = []  # by the current sample
         self._right = self._wrong = 0
         self._useless = False
         self._lock = threading.Lock()
@@ -72,26 +72,26 @@ class Ahead:
         finally:
             THREAD.ahead = None
             self._drop(list(self._begun))
-            self._asked.clear()
+            self._requested.clear()
             self._lock.release()
 
     def _announced(self, indices: Sequence[Any]) -> Iterator[Any]:
-        guesses: dict[int, list[Recording]] = {}  # by place in the batch
+        guesses: dict[int, list[Recording]] = {}  # by position in the batch
         following = 1
-        for place, index in enumerate(indices):
-            following = max(following, place + 1)
-            last = min(place + self._window, len(indices) - 1) if self._known else place
+        for position, index in enumerate(indices):
+            following = max(following, position + 1)
+            last = min(position + self._window, len(indices) - 1) if self._known else position
             while following <= last:
                 if self._begun and self._nbytes >= _MOST_NBYTES:
                     break
                 guesses[following] = self._begin(indices[following])
                 following += 1
-            self._asked.clear()
+            self._requested.clear()
             yield index
-            if self._asked:
+            if self._requested:
                 self._remember(index)
-            if place in guesses:
-                self._judge(guesses.pop(place))
+            if position in guesses:
+                self._judge(guesses.pop(position))
 
     def _begin(self, index: Any) -> list[Recording]:
         """Begin what ``index`` will probably ask for."""
@@ -108,9 +108,9 @@ class Ahead:
     def _remember(self, index: Any) -> None:
         if type(index) is not int or (index not in self._known and self._full()):
             return
-        asked = tuple(self._asked)
-        if self._known.get(index) != asked:
-            self._known[index] = asked
+        requested = tuple(self._requested)
+        if self._known.get(index) != requested:
+            self._known[index] = requested
 
     def _full(self) -> bool:
         return len(self._known) >= _REMEMBERED
@@ -146,8 +146,8 @@ class Ahead:
         self._right += 1
         return begun.result()
 
-    def asked(self, recording: Recording) -> None:
+    def note_asked(self, recording: Recording) -> None:
         """Note that the current sample has asked for these pixels, and the core has made them."""
         opened = recording.opened
-        if opened.path is not None and opened.data is None and len(self._asked) < _MOST_EACH:
-            self._asked.append(recording)
+        if opened.path is not None and opened.data is None and len(self._requested) < _MOST_EACH:
+            self._requested.append(recording)

@@ -12,17 +12,17 @@ from ...errors import InternalError
 from .switch import deferring
 from .thread_state import BatchContext, batch
 
-_Made = TypeVar("_Made")
+_Recorded = TypeVar("_Recorded")
 _Completed = TypeVar("_Completed")
 
 
 def attempt(
     context: BatchContext,
-    make: Callable[[], _Made | None],
-    complete: Callable[[_Made], _Completed],
+    make: Callable[[], _Recorded | None],
+    complete: Callable[[_Recorded], _Completed],
     restore: Callable[[], object],
     *,
-    kept: bool = False,
+    may_keep: bool = False,
 ) -> _Completed | None:
     """``complete(make())``, where ``make`` runs over deferred images.
 
@@ -31,7 +31,7 @@ def attempt(
         make: runs the user's code; what it returns is None if nothing can be deferred.
         complete: finishes the batch, deferring nothing.
         restore: gives the generators their states from before.
-        kept: whether the user's code may have kept deferred images of an earlier batch.
+        may_keep: whether the user's code may have kept deferred images of an earlier batch.
 
     Returns:
         None: an image is damaged, or anything was raised while images were deferred; or ``make``
@@ -44,13 +44,13 @@ def attempt(
     with batch(context):
         try:
             with deferring():
-                made = make()
-            if made is not None and not context.has_failed():
-                return complete(made)
+                recorded = make()
+            if recorded is not None and not context.has_failed():
+                return complete(recorded)
         except InternalError:
             raise
         except Exception:
-            if not (context.opened or kept or context.has_failed()):
+            if not (context.opened or may_keep or context.has_failed()):
                 raise
     restore()
     return None

@@ -66,10 +66,6 @@ _MANY: Final = 3
 class Damaged(Exception):
     """An image that was opened cannot be made. Handled where batches are made."""
 
-    def __init__(self, message: str, place: int) -> None:
-        super().__init__(message)
-        self.place = place
-
 
 @contextlib.contextmanager
 def damage_raised() -> Iterator[None]:
@@ -88,7 +84,7 @@ class Counts:
         native: by the core.
         replayed: with the libraries' own functions, because the core cannot or declined.
         hits, misses: images that were in the cache, and that were not.
-        reasons: why images were replayed, in words, and how many.
+        reasons: how many images were replayed, for each reason.
     """
 
     native: int = 0
@@ -102,7 +98,7 @@ class Counts:
         self.reasons[why] = self.reasons.get(why, 0) + 1
 
 
-class Memory(Protocol):
+class BatchAllocator(Protocol):
     """Where batches are allocated, such as a ``SlabRing``."""
 
     def begin_batch(self) -> None:
@@ -123,7 +119,7 @@ class BatchDecoder:
         stamps: of the epoch, for the time that ``Filling.result`` takes; None: it is not measured.
     """
 
-    def __init__(self, threads: int, memory: Memory, check_crc: CheckCrc = "first") -> None:
+    def __init__(self, threads: int, memory: BatchAllocator, check_crc: CheckCrc = "first") -> None:
         self.threads = threads
         self.memory = memory
         self.counts = Counts()
@@ -188,7 +184,7 @@ class Filling:
         self._decoder = decoder
         self._memory = memory
         self._jobs: list[_CallJob] = []
-        self._left: list[tuple[int, Recording, str]] = []
+        self._undone: list[tuple[int, Recording, str]] = []
         self._done = False
         self._damaged: Damaged | None = None
         self.cpu_ns = 0
@@ -200,13 +196,13 @@ class Filling:
             self._add(range(first, first + len(recordings)), recordings)
             return
         with self._decoder.together():
-            for places in shared:
-                self._add([first + at for at in places], [recordings[at] for at in places])
+            for positions in shared:
+                self._add([first + i for i in positions], [recordings[i] for i in positions])
 
     def _add(self, rows: Sequence[int], recordings: Sequence[Recording]) -> None:
         _, channels, height, width = self._images.shape
         rows_of_pixels = not self._images.is_contiguous()
-        left = set(range(len(recordings)))
+        unfilled = set(range(len(recordings)))
         for call in lowering.lower(recordings, (width, height)):
             kernel = None
             if call.channels == channels:
@@ -216,24 +212,24 @@ class Filling:
             job = _CallJob(
                 kernel,
                 call,
-                [recordings[place] for place in call.places],
-                [rows[place] for place in call.places],
+                [recordings[position] for position in call.positions],
+                [rows[position] for position in call.positions],
                 self._images,
                 self._memory,
                 self._decoder.reader,
                 self._decoder.cache,
             )
-            left -= set(call.places)
+            unfilled -= set(call.positions)
             self._jobs.append(job)
             self._decoder._start(job)
-        for place in sorted(left):
-            self._leave(rows[place], recordings[place], "")
+        for position in sorted(unfilled):
+            self._leave(rows[position], recordings[position], "")
 
     def put(self, row: int, tensor: torch.Tensor) -> None:
         _copy(self._images[row], tensor)
 
     def _leave(self, row: int, recording: Recording, why: str) -> None:
-        self._left.append((row, recording, why or describe(recording)))
+        self._undone.append((row, recording, why or describe(recording)))
 
     def result(self) -> torch.Tensor:
         """The batch, when it is complete.
@@ -271,31 +267,31 @@ class Filling:
                 counts.misses += len(job.recordings) - job.reading.hits
             for i in declined:
                 self._leave(job.rows[i], job.recordings[i], job.why(i))
-        if self._left:
+        if self._undone:
             self._replay()
 
     def _replay(self) -> None:
-        left, self._left = self._left, []
+        to_replay, self._undone = self._undone, []
 
-        def one(part: tuple[int, Recording, str]) -> int:
-            row, recording, _ = part
+        def replay_row(undone: tuple[int, Recording, str]) -> int:
+            row, recording, _ = undone
             begin_ns = time.thread_time_ns()
             try:
-                made = replay(recording)
+                tensor = replay(recording)
             except Exception as error:  # whatever the library raises for a damaged image
-                raise Damaged(f"{type(error).__name__}: {error}", row) from error
-            assert isinstance(made, torch.Tensor), "a row is a tensor"
-            _copy(self._images[row], made)
+                raise Damaged(f"{type(error).__name__}: {error}") from error
+            assert isinstance(tensor, torch.Tensor), "a row is a tensor"
+            _copy(self._images[row], tensor)
             return time.thread_time_ns() - begin_ns
 
-        threads = min(self._decoder.threads, len(left))
-        if len(left) < _MANY or threads < 2:
-            for part in left:
-                one(part)
+        threads = min(self._decoder.threads, len(to_replay))
+        if len(to_replay) < _MANY or threads < 2:
+            for undone in to_replay:
+                replay_row(undone)
         else:
             with concurrent.futures.ThreadPoolExecutor(threads, "fastload-helper") as pool:
-                self.cpu_ns += sum(pool.map(one, left))
-        for _, _, why in left:
+                self.cpu_ns += sum(pool.map(replay_row, to_replay))
+        for _, _, why in to_replay:
             self._decoder.counts.replay(why)
 
     def ready(self) -> bool:
@@ -308,18 +304,18 @@ class Filling:
             job.cancel()
 
 
-_Given = ParamSpec("_Given")
-_Made = TypeVar("_Made")
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
 
 
-def _of_ours(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+def _of_ours(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
     """``function``, which runs no code of a library or of the user: what fails in it is our bug.
 
     Else ``attempt`` would take that for damage, and nobody would hear of it.
     """
 
     @functools.wraps(function)
-    def checked(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+    def checked(*args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
         try:
             return function(*args, **kwargs)
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -329,18 +325,18 @@ def _of_ours(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
 
 
 def _several(recordings: Sequence[Recording]) -> list[tuple[int, ...]]:
-    """Places of recordings, divided so that no part has an image twice.
+    """Positions of recordings, divided so that no part has an image twice.
 
     Parts have the same images as far as can be. Empty: no image is there twice, or one too often.
     """
-    found: dict[int, list[int]] = {}
-    for place, recording in enumerate(recordings):
-        found.setdefault(id(recording.opened), []).append(place)
-    if not 1 < max(map(len, found.values()), default=0) <= _MOST_SHARING:
+    by_image: dict[int, list[int]] = {}
+    for position, recording in enumerate(recordings):
+        by_image.setdefault(id(recording.opened), []).append(position)
+    if not 1 < max(map(len, by_image.values()), default=0) <= _MOST_SHARING:
         return []
     alike: dict[int, list[list[int]]] = {}
-    for places in found.values():
-        alike.setdefault(len(places), []).append(places)
+    for positions in by_image.values():
+        alike.setdefault(len(positions), []).append(positions)
     return [column for some in alike.values() for column in zip(*some, strict=True)]
 
 
@@ -361,15 +357,15 @@ class Submission:
         self._kernel, self._reading = kernel, reading
         geometry, params, self._filters = call.parameters()
         self._points = points = entry_points()
-        self._places = places = points.places(opened)
+        self._entries = entries = points.entries(opened)
         self.status = np.zeros(len(opened), np.int32)  # written by the core
         self.batch = BatchRequest(
-            records=places.numbers,
+            records=entries.numbers,
             spans=reading.spans,
             kinds=reading.kinds,
             sizes=reading.sizes,
             checksums=reading.checksums,
-            check=reading.to_check(points.verified(places)),
+            check=reading.to_check(points.verified(entries)),
             geometry=geometry,
             params=params,
             images=images,
@@ -404,7 +400,7 @@ class Submission:
     @_of_ours
     def outcome(self) -> np.ndarray:
         """``status``, when the job is done; what was read rightly is noted."""
-        self._points.checked(self._places, self.batch, self.status)
+        self._points.checked(self._entries, self.batch, self.status)
         return self.status
 
 
@@ -449,14 +445,14 @@ class _CallJob:
         """
         views = None
         if followers:
-            batches = [one._call.batch for one in (self, *followers)]
+            batches = [job._call.batch for job in (self, *followers)]
             jobs = [follower._call.start(threads, begin=False) for follower in followers]
             views = jobs, shared_regions(batches)
         self._job = self._call.start(threads, views=views)
         self._leads = True
-        for one in (self, *followers):
-            one._job = self._job
-            one._end = weakref.finalize(one, _end, self._job, one.reading)
+        for job in (self, *followers):
+            job._job = self._job
+            job._end = weakref.finalize(job, _end, self._job, job.reading)
 
     @property
     def done(self) -> bool:
@@ -491,14 +487,14 @@ class _CallJob:
         self._end()
 
 
-def _copy(row: torch.Tensor, made: torch.Tensor) -> None:
+def _copy(row: torch.Tensor, tensor: torch.Tensor) -> None:
     """Copy a tensor to its row of a batch, on this thread.
 
     torch would wake its own threads for each row. While worker processes have every CPU, these wait
     for one another: measured, a batch of which the user's code had made half the rows took three
     times as long.
     """
-    np.copyto(_values(row), _values(made))
+    np.copyto(_values(row), _values(tensor))
 
 
 def _values(tensor: torch.Tensor) -> np.ndarray:
@@ -557,14 +553,14 @@ def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | N
     erasing = []
     for value in values:
         if after is None:
-            before = lowering.table_of(mode, operations[: value.at])
-            erase = _erase(value, operations[value.at :], before, table)
+            before = lowering.table_of(mode, operations[: value.operations_before])
+            erase = _erase(value, operations[value.operations_before :], before, table)
         elif value.value is None:
             return None  # multiplied by zero: the sign depends on the value
         else:
             erase = _erase(
                 value,
-                after[value.at :],
+                after[value.operations_before :],
                 torch.zeros(3, 1, dtype=torch.float32, device="cpu"),
                 table,
             )
@@ -585,16 +581,16 @@ def _changes(operations: tuple[Operation, ...]) -> ValueChanges | None:
     sums = torch_resize.sums()
     changes: list[tuple[int, Any]] = []
     for operation in operations:
-        name, *given = operation
+        name, *arguments = operation
         if name == "normalize":
-            changes += [(_SUBTRACT, given[0]), (_DIVIDE, given[1])]
+            changes += [(_SUBTRACT, arguments[0]), (_DIVIDE, arguments[1])]
         elif name in _CHANGES:
-            changes.append((_CHANGES[name], given[0]))
+            changes.append((_CHANGES[name], arguments[0]))
         elif name != "contiguous":
             return None
     if sums is None:
         return None
-    operands = [np.broadcast_to(np.asarray(given, np.float32), 3) for _, given in changes]
+    operands = [np.broadcast_to(np.asarray(operand, np.float32), 3) for _, operand in changes]
     return (
         np.array([code for code, _ in changes], np.int32),
         np.array(operands, np.float32).reshape(-1, 3),
@@ -615,19 +611,19 @@ def _erase(
     """
     channels = len(before)
     if erased.value is None:
-        made = before * 0  # zeros with the sign that each level's value has
+        changed = before * 0  # zeros with the sign that each level's value has
     else:
-        given = erased.value if isinstance(erased.value, tuple) else (erased.value,)
-        numbers = all(isinstance(one, (int, float)) for one in given)
-        if len(given) not in (1, channels) or not numbers:
+        constants = erased.value if isinstance(erased.value, tuple) else (erased.value,)
+        numbers = all(isinstance(constant, (int, float)) for constant in constants)
+        if len(constants) not in (1, channels) or not numbers:
             return None
-        values = torch.tensor(given, dtype=torch.float64, device="cpu").to(before.dtype)
-        made = values.reshape(-1, 1).expand(before.shape)
-    made = made[:, None]
+        values = torch.tensor(constants, dtype=torch.float64, device="cpu").to(before.dtype)
+        changed = values.reshape(-1, 1).expand(before.shape)
+    changed = changed[:, None]
     with eagerly():
         for name, *arguments in after:
-            made = TENSOR_OPERATIONS[name].replay(made, *arguments)
-    bits = _bits(made.reshape(channels, -1))
+            changed = TENSOR_OPERATIONS[name].replay(changed, *arguments)
+    bits = _bits(changed.reshape(channels, -1))
     first = bits[:, :1]
     if (bits == first).all():
         return Erase(1.0, (0, 0), (1, 1), np.ascontiguousarray(np.broadcast_to(first, (3, 1))))

@@ -41,7 +41,7 @@ _MOST_OWNED = 4096
 _DEEPEST = 8
 
 
-class Found:
+class DeferredObjects:
     """The deferred objects of a batch, each once, by ``id``."""
 
     def __init__(self) -> None:
@@ -56,14 +56,14 @@ class Found:
     def __bool__(self) -> bool:
         return bool(self.images or self.tensors)
 
-    def add(self, part: Any) -> Any:
-        """Note ``part`` if it is deferred; returns it."""
-        kind = type(part)
-        if isinstance(part, DeferredImage):
-            self.images[id(part)] = part
+    def add(self, value: Any) -> Any:
+        """Note ``value`` if it is deferred; returns it."""
+        kind = type(value)
+        if isinstance(value, DeferredImage):
+            self.images[id(value)] = value
         elif kind in self._tensors:
-            self.tensors[id(part)] = part
-        return part
+            self.tensors[id(value)] = value
+        return value
 
     def check_others(self) -> None:
         """Decode the images whose pixels were asked for, and that are not among these.
@@ -71,14 +71,14 @@ class Found:
         Raises:
             What the library that opened one raises: it is damaged, or its file changed.
         """
-        asked = THREAD.batch.asked
-        if not asked:
+        unchecked = THREAD.batch.unchecked
+        if not unchecked:
             return
-        found = {id(image._opened) for image in self.images.values()}
+        present = {id(image._opened) for image in self.images.values()}
         for tensor in self.tensors.values():
-            found.update(map(id, tensor.opened()))
-        for key in asked.keys() - found:
-            single.checked(asked[key])
+            present.update(map(id, tensor.opened()))
+        for key in unchecked.keys() - present:
+            single.checked(unchecked[key])
 
     def rows(self) -> int:
         return sum(map(rows_of, self.tensors.values()))
@@ -106,7 +106,8 @@ class Found:
         with decoder.together():
             filled = {key: fill(decoder, tensor) for key, tensor in self.tensors.items()}
         results: dict[int, object] = {
-            key: self.tensors[key].given(one.result()) for key, one in filled.items()
+            key: self.tensors[key].with_attributes(filling.result())
+            for key, filling in filled.items()
         }
         results |= {key: image.materialise() for key, image in self.images.items()}
         return replaced(batch, lambda part: results.get(id(part), part))
@@ -116,32 +117,32 @@ class Found:
 
         One image after the other, so that each is decoded once.
         """
-        opened = [id(one) for tensor in self.tensors.values() for one in tensor.opened()]
+        opened = [id(image) for tensor in self.tensors.values() for image in tensor.opened()]
         if len(set(opened)) == len(opened):
             return
-        wanted: dict[int, list[tuple[Deferred, int]]] = {}
+        by_image: dict[int, list[tuple[Deferred, int]]] = {}
         for tensor in self.tensors.values():
             rows: Sequence[object] = getattr(tensor, "rows", None) or (
                 getattr(tensor, "recording", None),
             )
-            for place, row in enumerate(rows):
+            for index, row in enumerate(rows):
                 if isinstance(row, Recording) and not may_lower(row):
-                    wanted.setdefault(id(row.opened), []).append((tensor, place))
+                    by_image.setdefault(id(row.opened), []).append((tensor, index))
         with deferring():
-            for alike in wanted.values():
+            for alike in by_image.values():
                 if len(alike) > 1:
-                    for tensor, place in alike:
-                        tensor.materialise_row(place)
+                    for tensor, index in alike:
+                        tensor.materialise_row(index)
 
 
 def fill(decoder: BatchDecoder, tensor: Deferred) -> Filling:
-    kind, shape, strides, dtype, rows = parts_of(tensor)
+    kind, shape, strides, dtype, rows = layout_and_rows(tensor)
     if rows is None:
         return Filling(decoder, tensor.materialise())
     return start(decoder, kind, shape, strides, dtype, rows)
 
 
-def parts_of(
+def layout_and_rows(
     tensor: Deferred,
 ) -> tuple[type[torch.Tensor], Shape, Shape, torch.dtype, list[Row] | None]:
     """Type, shape, strides and dtype of what a deferred tensor stands for, and its rows.
@@ -182,15 +183,15 @@ def start(
         )
         if kind is not torch.Tensor:
             filling.tensor = filling.tensor.as_subclass(kind)
-    place = 0
+    next_row = 0
     for recorded, run in itertools.groupby(rows, lambda row: isinstance(row, Recording)):
         together = list(run)
         if recorded:
-            filling.add(place, cast("list[Recording]", together))
+            filling.add(next_row, cast("list[Recording]", together))
         else:
-            for at, row in enumerate(cast("list[torch.Tensor]", together), place):
-                filling.put(at, row)
-        place += len(together)
+            for index, row in enumerate(cast("list[torch.Tensor]", together), next_row):
+                filling.put(index, row)
+        next_row += len(together)
     return filling
 
 
@@ -204,98 +205,101 @@ def materialised(batch: Any) -> Any:
     Raises:
         What Pillow raises: an image cannot be made.
     """
-    found = Found()
-    replaced(batch, found.add)
-    if not found:
+    deferred = DeferredObjects()
+    replaced(batch, deferred.add)
+    if not deferred:
         return batch
-    made: dict[int, object] = {
-        key: tensor.given(tensor.materialise()) for key, tensor in found.tensors.items()
+    results: dict[int, object] = {
+        key: tensor.with_attributes(tensor.materialise())
+        for key, tensor in deferred.tensors.items()
     }
-    made |= {key: image.materialise() for key, image in found.images.items()}
-    return replaced(batch, lambda part: made.get(id(part), part))
+    results |= {key: image.materialise() for key, image in deferred.images.items()}
+    return replaced(batch, lambda part: results.get(id(part), part))
 
 
-def replaced(batch: Any, one: Callable[[Any], Any]) -> Any:
-    """``batch`` with ``one(part)`` in the place of each of its parts.
+def replaced(batch: Any, replacement: Callable[[Any], Any]) -> Any:
+    """``batch`` with ``replacement(part)`` in the place of each of its parts.
 
     Lists, dicts and objects are changed in place, so that whoever else refers to them sees the
     same; tuples and other containers that cannot be changed are made again where a part differs.
     """
-    return _walked(batch, one, set(), 0, math.inf)
+    return _walked(batch, replacement, set(), 0, math.inf)
 
 
-def _walked(part: Any, one: Callable[[Any], Any], seen: set[int], depth: int, most: float) -> Any:
+def _walked(
+    node: Any, replacement: Callable[[Any], Any], seen: set[int], depth: int, most: float
+) -> Any:
     """``replaced`` of a part; ``seen`` has the ids of those that were looked at.
 
     Not a function within ``replaced``: that would be in a circle with itself, which keeps the batch
     until the next garbage collection.
     """
-    kind = type(part)
+    kind = type(node)
     if kind in _ATOMS:
-        return part
-    new = one(part)
-    if new is not part or isinstance(part, torch.Tensor) or id(part) in seen:
+        return node
+    new = replacement(node)
+    if new is not node or isinstance(node, torch.Tensor) or id(node) in seen:
         return new
-    seen.add(id(part))
+    seen.add(id(node))
     if depth == _DEEPEST:
-        return part
+        return node
     depth += 1
-    if isinstance(part, tuple):
-        parts = [_walked(each, one, seen, depth, most) for each in part]
-        if all(map(operator.is_, parts, part)):
-            return part
-        return kind(*parts) if hasattr(part, "_fields") else kind(parts)
-    if isinstance(part, MutableMapping):
-        if len(part) <= most:
-            for key, value in list(part.items()):
-                new = _walked(value, one, seen, depth, most)
+    if isinstance(node, tuple):
+        elements = [_walked(each, replacement, seen, depth, most) for each in node]
+        if all(map(operator.is_, elements, node)):
+            return node
+        return kind(*elements) if hasattr(node, "_fields") else kind(elements)
+    if isinstance(node, MutableMapping):
+        if len(node) <= most:
+            for key, value in list(node.items()):
+                new = _walked(value, replacement, seen, depth, most)
                 if new is not value:
-                    part[key] = new
-    elif isinstance(part, MutableSequence):
-        if len(part) <= most and not isinstance(part, bytearray):
-            for i, value in enumerate(part):
-                new = _walked(value, one, seen, depth, most)
+                    node[key] = new
+    elif isinstance(node, MutableSequence):
+        if len(node) <= most and not isinstance(node, bytearray):
+            for i, value in enumerate(node):
+                new = _walked(value, replacement, seen, depth, most)
                 if new is not value:
-                    part[i] = new
-    elif isinstance(part, (set, frozenset)):
-        members = [_walked(each, one, seen, depth, most) for each in part]
-        if not all(map(operator.is_, members, part)):
-            if isinstance(part, frozenset):
+                    node[i] = new
+    elif isinstance(node, (set, frozenset)):
+        members = [_walked(each, replacement, seen, depth, most) for each in node]
+        if not all(map(operator.is_, members, node)):
+            if isinstance(node, frozenset):
                 return kind(members)
-            part.clear()
-            part.update(members)
-    elif isinstance(part, np.ndarray):
-        if part.dtype == object and part.size <= most:
-            for i, value in enumerate(part.flat):
-                new = _walked(value, one, seen, depth, most)
+            node.clear()
+            node.update(members)
+    elif isinstance(node, np.ndarray):
+        if node.dtype == object and node.size <= most:
+            for i, value in enumerate(node.flat):
+                new = _walked(value, replacement, seen, depth, most)
                 if new is not value:
-                    part.flat[i] = new
+                    node.flat[i] = new
     elif kind is types.MappingProxyType:
-        known = {key: _walked(value, one, seen, depth, most) for key, value in part.items()}
-        if not all(map(operator.is_, known.values(), part.values())):
-            return kind(known)
-    elif not isinstance(part, type) and not callable(part):
-        for name, value in _attributes(part):
-            new = _walked(value, one, seen, depth, _MOST_OWNED)
+        items = {key: _walked(value, replacement, seen, depth, most) for key, value in node.items()}
+        if not all(map(operator.is_, items.values(), node.values())):
+            return kind(items)
+    elif not isinstance(node, type) and not callable(node):
+        for name, value in _attributes(node):
+            new = _walked(value, replacement, seen, depth, _MOST_OWNED)
             if new is not value:
-                object.__setattr__(part, name, new)
-    return part
+                object.__setattr__(node, name, new)
+    return node
 
 
-def _attributes(part: object) -> list[tuple[str, Any]]:
+def _attributes(node: object) -> list[tuple[str, Any]]:
     """The attributes of an object, those in slots too."""
-    kind: Any = type(part)
-    slots = ((name, getattr(part, name, None)) for name in _slots(kind))
-    return [*getattr(part, "__dict__", {}).items(), *slots]
+    kind: Any = type(node)
+    slots = ((name, getattr(node, name, None)) for name in _slots(kind))
+    return [*getattr(node, "__dict__", {}).items(), *slots]
 
 
 @functools.lru_cache(1024)
 def _slots(kind: type) -> tuple[str, ...]:
     return tuple(
         name
-        for one in kind.__mro__
-        if "__slots__" in vars(one)
-        for name, value in vars(one).items()
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, value in vars(base).items()
         if isinstance(value, types.MemberDescriptorType)
     )
 

@@ -65,29 +65,29 @@ class Erased(NamedTuple):
 
     Attributes:
         value: one value for each channel, or one for all; None: each value is multiplied by zero.
-        at: how many of the operations that make the table come before, or of those after a resize
-            of values. The others see the value.
+        operations_before: how many of the operations that make the table come before, or of those
+            after a resize of values. The others see the value.
     """
 
     value: Argument
-    at: int
+    operations_before: int
 
 
-def every(known: bool | np.bool_ | Array) -> bool:
+def every(condition: bool | np.bool_ | Array) -> bool:
     """Whether it is so for all images."""
-    return bool(np.all(known)) if isinstance(known, np.ndarray) else bool(known)
+    return bool(np.all(condition)) if isinstance(condition, np.ndarray) else bool(condition)
 
 
-def some(known: bool | np.bool_ | Array) -> bool:
+def some(condition: bool | np.bool_ | Array) -> bool:
     """Whether it is so for one of the images."""
-    return bool(np.any(known)) if isinstance(known, np.ndarray) else bool(known)
+    return bool(np.any(condition)) if isinstance(condition, np.ndarray) else bool(condition)
 
 
 class Composed:
     """Some images, while what was recorded of them is read in order.
 
     Attributes:
-        places: their positions among those that are lowered.
+        positions: their positions among those that are lowered.
         mode: Pillow's mode of them, as they are now: "RGB" or "L". The core has three channels,
             which are equal in a gray image.
         frames: one after the other.
@@ -100,10 +100,10 @@ class Composed:
         values: what they are filled with.
     """
 
-    def __init__(self, places: list[int], w: Lengths, h: Lengths, mode: str) -> None:
-        self.places = places
+    def __init__(self, positions: list[int], w: Lengths, h: Lengths, mode: str) -> None:
+        self.positions = positions
         self.mode = mode
-        self.frames = [Frame(w, h, places)]
+        self.frames = [Frame(w, h, positions)]
         self.slots: list[list[pixels.Slots]] = []
         self.filters: list[int | None] = [None]
         self.fills: list[Fill | None] = [None]
@@ -128,7 +128,7 @@ class Composed:
         w, h = self.frame.w, self.frame.h
         if some(w * h > _MOST_PIXELS):
             raise Unsupported
-        self.frames.append(Frame(w, h, self.places))
+        self.frames.append(Frame(w, h, self.positions))
         self.slots.append([])
         self.filters.append(None)
         self.fills.append(None)
@@ -171,17 +171,17 @@ class Composed:
             if not (before.resampled or before.outside):
                 before.narrow()  # nothing else needs to be decoded
         elif _are(slots[k - 1], (pixels.CONTRAST, pixels.CONTRAST_CROP)):
-            codes, values = pixels.empty(len(self.places), 1, 5)
+            codes, values = pixels.empty(len(self.positions), 1, 5)
             codes[:] = pixels.CONTRAST_CROP
-            known = slots[k - 1][1]  # the factor, and what a crop before this one keeps
-            values[:, :, : known.shape[2]] = known
+            previous = slots[k - 1][1]  # the factor, and what a crop before this one keeps
+            values[:, :, : previous.shape[2]] = previous
             values[:, 0, 1] += x
             values[:, 0, 2] += y
             values[:, 0, 3], values[:, 0, 4] = w, h
             slots[k - 1] = codes, values
         else:
             return False
-        self.frames[-1] = Frame(w, h, self.places)
+        self.frames[-1] = Frame(w, h, self.positions)
         self.frames[-1].flipped = frame.flipped
         return True
 
@@ -266,13 +266,13 @@ class Composed:
 
     def resized_to(self, w: Lengths, h: Lengths) -> None:
         """Note the size that operations on pixels have given the images."""
-        self.frames[-1] = Frame(w, h, self.places)
+        self.frames[-1] = Frame(w, h, self.positions)
 
     # Erased rectangles.
 
     def erase(self, y: Lengths, x: Lengths, h: Lengths, w: Lengths, value: Argument) -> None:
         self.boxes.append((x, y, w, h))
-        self.values.append(Erased(value, self._made()))
+        self.values.append(Erased(value, self._operations_so_far()))
 
     def frame_in(
         self, left: Lengths, top: Lengths, right: Lengths, bottom: Lengths, value: float
@@ -292,9 +292,9 @@ class Composed:
             if some((w > 0) & (h > 0)):
                 # No width says that there is none.
                 self.boxes.append((x, y, np.where(h > 0, w, 0) if np.ndim(h) else w, h))
-                self.values.append(Erased(value, self._made()))
+                self.values.append(Erased(value, self._operations_so_far()))
 
-    def _made(self) -> int:
+    def _operations_so_far(self) -> int:
         return len(self.table if self.after is None else self.after)
 
 
@@ -314,17 +314,17 @@ def levels(mode: str, fill: Argument) -> Fill:
     """A fill as levels of R, G and B: as ``Image.new`` reads it."""
     if fill is None:
         return 0, 0, 0
-    given = fill if isinstance(fill, tuple) else (fill,)
-    if not all(type(level) is int and level >= 0 for level in given):
+    channels = fill if isinstance(fill, tuple) else (fill,)
+    if not all(type(level) is int and level >= 0 for level in channels):
         raise Unsupported
-    if mode == "RGB" and len(given) == 1 and not isinstance(fill, tuple):
-        value: int = given[0]  # type: ignore[assignment]
-        given = value & 255, value >> 8 & 255, value >> 16 & 255  # 0xBBGGRR
-    elif mode == "L" and len(given) == 1:
-        given *= 3
-    if len(given) != 3 or not all(level <= 255 for level in given):  # type: ignore[operator]
+    if mode == "RGB" and len(channels) == 1 and not isinstance(fill, tuple):
+        value: int = channels[0]  # type: ignore[assignment]
+        channels = value & 255, value >> 8 & 255, value >> 16 & 255  # 0xBBGGRR
+    elif mode == "L" and len(channels) == 1:
+        channels *= 3
+    if len(channels) != 3 or not all(level <= 255 for level in channels):  # type: ignore[operator]
         raise Unsupported
-    return given  # type: ignore[return-value]
+    return channels  # type: ignore[return-value]
 
 
 def border_level(before: Sequence[Operation], value: float) -> int | None:

@@ -23,7 +23,7 @@ _REMEMBERED: Final = 1 << 20
 _PROBES: Final = 4  # places where an image's entry points may be
 
 
-class Places(NamedTuple):
+class TableEntries(NamedTuple):
     """Where images are in the table."""
 
     numbers: np.ndarray  # int64 (n,); -1: there is no place for it
@@ -49,40 +49,40 @@ class EntryPoints:
         # one is for those without a place, which are verified each time.
         self._verified = np.zeros(_REMEMBERED + 1, np.uint64)
 
-    def places(self, opened: Sequence[Opened | None]) -> Places:
-        """The places of images; None has none."""
-        hashes = np.array([0 if one is None else _hash(one) for one in opened], np.int64)
-        found = hashes.view(np.uint64)
-        numbers = (found & np.uint64(_REMEMBERED - 1)).astype(np.int64)
-        for i in np.flatnonzero(self._tags[numbers] != _tags(found)).tolist():
-            numbers[i] = self._number(int(found[i]))
+    def entries(self, opened: Sequence[Opened | None]) -> TableEntries:
+        """The entries of images; None has none."""
+        hashes = np.array([0 if image is None else _hash(image) for image in opened], np.int64)
+        unsigned = hashes.view(np.uint64)
+        numbers = (unsigned & np.uint64(_REMEMBERED - 1)).astype(np.int64)
+        for i in np.flatnonzero(self._tags[numbers] != _tags(unsigned)).tolist():
+            numbers[i] = self._number(int(unsigned[i]))
         numbers[hashes == 0] = -1
-        return Places(numbers, np.maximum(found, np.uint64(1)))
+        return TableEntries(numbers, np.maximum(unsigned, np.uint64(1)))
 
-    def verified(self, places: Places) -> np.ndarray:
+    def verified(self, entries: TableEntries) -> np.ndarray:
         """uint8 (n,), 1 where this process has found the checksum of the image to be right."""
-        found: np.ndarray = (self._verified[places.numbers] == places.identities).astype(np.uint8)
-        return found
+        right: np.ndarray = (self._verified[entries.numbers] == entries.identities).astype(np.uint8)
+        return right
 
-    def checked(self, places: Places, batch: BatchRequest, status: np.ndarray) -> None:
+    def checked(self, entries: TableEntries, batch: BatchRequest, status: np.ndarray) -> None:
         """Note which checksums of ``batch`` were right: where the core's ``status`` is 0."""
         if batch.check is not None:
-            right = (batch.check == 1) & (status == 0) & (places.numbers >= 0)
-            self._verified[places.numbers[right]] = places.identities[right]
+            right = (batch.check == 1) & (status == 0) & (entries.numbers >= 0)
+            self._verified[entries.numbers[right]] = entries.identities[right]
 
-    def _number(self, found: int) -> int:
+    def _number(self, image_hash: int) -> int:
         """The place of the image with this hash; -1: there is none left for it."""
-        if not found:
+        if not image_hash:
             return -1
-        tag = (found >> 32) | 1
+        tag = (image_hash >> 32) | 1
         for probe in range(_PROBES):
-            place = (found + probe) & (_REMEMBERED - 1)
-            known = self._tags[place]
-            if known == tag:
-                return place
-            if not known:
-                self._tags[place] = tag
-                return place
+            number = (image_hash + probe) & (_REMEMBERED - 1)
+            stored_tag = self._tags[number]
+            if stored_tag == tag:
+                return number
+            if not stored_tag:
+                self._tags[number] = tag
+                return number
         return -1
 
 
@@ -98,14 +98,14 @@ def _hash(opened: Opened) -> int:
     64 bits, with a sign.
     """
     if opened.data is None:
-        found = hash((opened.path, opened.stamp, opened.stored))
+        image_hash = hash((opened.path, opened.stamp, opened.stored))
     elif opened.stored is not None and opened.stored.kind == RAW:
         return 0  # pixels have no entry points
     else:
         core = _native.load()
         assert core is not None, "entry points are the core's"
-        found = hash((len(opened.data), core.crc32c(opened.data), opened.stored))
-    return found or 1
+        image_hash = hash((len(opened.data), core.crc32c(opened.data), opened.stored))
+    return image_hash or 1
 
 
 @functools.cache

@@ -51,7 +51,7 @@ def may_defer(array: np.ndarray) -> bool:
     )
 
 
-def note_given() -> None:
+def note_array() -> None:
     """Count an image that is made of an array."""
     THREAD.batch.opened += 1
     THREAD.batch.given += 1
@@ -59,7 +59,7 @@ def note_given() -> None:
 
 def deferred_array(array: np.ndarray) -> DeferredImage:
     """A deferred image of the pixels of an array for which ``may_defer`` holds."""
-    note_given()
+    note_array()
     return deferred_pixels(array.tobytes(), (array.shape[1], array.shape[0]))
 
 

@@ -115,40 +115,40 @@ def _webp(read: Callable[[int, int], bytes], head: bytes) -> Header | None:
 
 def jpeg(read: Callable[[int, int], bytes], head: bytes | None = None) -> Header | None:
     """The same of a JPEG only; ``head``: its first bytes, if they were read."""
-    head, base, at = read(HEAD, 0) if head is None else head, 0, 2
+    head, base, offset = read(HEAD, 0) if head is None else head, 0, 2
     if head[:3] != b"\xff\xd8\xff":
         return None
     size: tuple[int, int] | None = None
     mode, dpi, exif, plain = "", False, None, True
     there = len(head)
     for _ in range(_MOST_SEGMENTS):
-        # The segment begins at ``at``, and is all there, or all of it that matters.
-        if at + 4 > there:
-            base, at, head = base + at, 0, read(HEAD, base + at)
+        # The segment begins at ``offset``, and is all there, or all of it that matters.
+        if offset + 4 > there:
+            base, offset, head = base + offset, 0, read(HEAD, base + offset)
             there = len(head)
             if there < 4:
                 return None
-        if head[at] != 0xFF:
+        if head[offset] != 0xFF:
             return None
-        marker, length = head[at + 1], head[at + 2] << 8 | head[at + 3]
+        marker, length = head[offset + 1], head[offset + 2] << 8 | head[offset + 3]
         if length < 2:
             return None
         needed = length + 2
-        if at + needed > there and marker in _LOOKED_INTO:
-            base, at, head = base + at, 0, read(needed + HEAD, base + at)
+        if offset + needed > there and marker in _LOOKED_INTO:
+            base, offset, head = base + offset, 0, read(needed + HEAD, base + offset)
             there = len(head)
             if there < needed:
                 return None
-        body = at + 4
+        body = offset + 4
         if marker == 0xC4 or marker == 0xDD or marker == 0xFE:
             pass
         elif marker == 0xDB:
-            left = length - 2
-            while left > 0:
+            bytes_left = length - 2
+            while bytes_left > 0:
                 table = 65 if head[body] < 16 else 129
-                left -= table
+                bytes_left -= table
                 body += table
-            if left:
+            if bytes_left:
                 return None
         elif marker == 0xE0:
             if head[body : body + 4] == b"JFIF":
@@ -158,19 +158,19 @@ def jpeg(read: Callable[[int, int], bytes], head: bytes | None = None) -> Header
         elif marker == 0xC0 or marker == 0xC1 or marker == 0xC2:
             if length < 8:
                 return None
-            parts = head[body + 5]
-            if size is not None or head[body] != 8 or length != 8 + 3 * parts:
+            components = head[body + 5]
+            if size is not None or head[body] != 8 or length != 8 + 3 * components:
                 return None
-            if parts not in _MODES:
+            if components not in _MODES:
                 return None
             size = head[body + 3] << 8 | head[body + 4], head[body + 1] << 8 | head[body + 2]
-            mode = _MODES[parts]
+            mode = _MODES[components]
         elif marker == 0xDA:
             if size is None or size[0] == 0 or size[1] == 0:
                 return None
             if exif is not None and not dpi and not exif_is_plain(exif):
                 return None  # Pillow looks for the resolution, and may warn of what it finds
-            return Header(size, mode, plain, base + at + needed)
+            return Header(size, mode, plain, base + offset + needed)
         elif marker == 0xE1:
             plain = False
             if head[body : body + 6] == b"Exif\0\0":
@@ -190,25 +190,25 @@ def jpeg(read: Callable[[int, int], bytes], head: bytes | None = None) -> Header
                 return None
         elif marker < 0xE0 or marker > 0xEF:
             return None
-        at += needed
+        offset += needed
     return None
 
 
 def _photoshop_is_plain(segment: bytes) -> bool:
     """Whether Pillow gets through the resources in a segment, or stops where it may."""
-    at, end = 14, len(segment)
-    while segment[at : at + 4] == b"8BIM":
-        at += 6
-        if at > end:
+    offset, end = 14, len(segment)
+    while segment[offset : offset + 4] == b"8BIM":
+        offset += 6
+        if offset > end:
             return True
-        if at == end:
+        if offset == end:
             return False  # the length of the name
-        at += 1 + segment[at]
-        at += at & 1
-        if at + 4 > end:
+        offset += 1 + segment[offset]
+        offset += offset & 1
+        if offset + 4 > end:
             return True
-        at += 4 + int.from_bytes(segment[at : at + 4], "big")
-        at += at & 1
+        offset += 4 + int.from_bytes(segment[offset : offset + 4], "big")
+        offset += offset & 1
     return True
 
 
@@ -299,15 +299,15 @@ def exif_is_plain(segment: bytes) -> bool:
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(data[:4])
     if order is None or len(data) < 8:
         return False
-    (at,) = struct.unpack_from(order + "L", data, 4)
-    if at + 2 > len(data):
+    (directory,) = struct.unpack_from(order + "L", data, 4)
+    if directory + 2 > len(data):
         return False
-    (count,) = struct.unpack_from(order + "H", data, at)
-    if at + 2 + 12 * count + 4 > len(data) or at < 8:
+    (count,) = struct.unpack_from(order + "H", data, directory)
+    if directory + 2 + 12 * count + 4 > len(data) or directory < 8:
         return False
     entry = struct.Struct(order + "HHL4s")
     for k in range(count):
-        tag, kind, values, inline = entry.unpack_from(data, at + 2 + 12 * k)
+        tag, kind, values, inline = entry.unpack_from(data, directory + 2 + 12 * k)
         unit = _EXIF_SIZES.get(kind)
         if unit is None:
             return False
@@ -362,16 +362,16 @@ class HeaderTable:
         tag, check = _key(path, stamp)
         words = self._words
         for probe in range(_PROBES):
-            at = (tag + probe) % _PLACES * _WORDS
-            known = words[at]
-            if known == tag:
-                facts, end = words[at + 1], words[at + 2]
+            word = (tag + probe) % _PLACES * _WORDS
+            stored_tag = words[word]
+            if stored_tag == tag:
+                facts, end = words[word + 1], words[word + 2]
                 if facts >> 40 != check & 0xFFFFFF or end >> 32 != check >> 24:
                     return None
                 size = facts & _SIDE, facts >> 16 & _SIDE
                 format, mode = _KINDS[facts >> 32 & 15]
                 return Header(size, mode, bool(facts >> 36 & 1), end & _END, format)
-            if not known:
+            if not stored_tag:
                 return None
         return None
 
@@ -383,12 +383,12 @@ class HeaderTable:
         if width > _SIDE or height > _SIDE or end > _END:
             return
         for probe in range(_PROBES):
-            at = (tag + probe) % _PLACES * _WORDS
-            if not words[at]:
+            word = (tag + probe) % _PLACES * _WORDS
+            if not words[word]:
                 facts = width | height << 16 | _NUMBERS[format, mode] << 32 | plain << 36
-                words[at + 1] = facts | (check & 0xFFFFFF) << 40
-                words[at + 2] = end | check >> 24 << 32
-                words[at] = tag
+                words[word + 1] = facts | (check & 0xFFFFFF) << 40
+                words[word + 2] = end | check >> 24 << 32
+                words[word] = tag
                 return
 
 

@@ -50,7 +50,9 @@ Info: TypeAlias = "dict[str | tuple[int, int], Any]"
 # What is recorded, by mode. The others materialise.
 CONVERTED_FROM = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 CONVERTED_TO = frozenset({"L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
-_EFFECTS = {name: (one.effect, one.keeps_info) for name, one in IMAGE_OPERATIONS.items()}
+_EFFECTS = {
+    name: (operation.effect, operation.keeps_info) for name, operation in IMAGE_OPERATIONS.items()
+}
 _CONVERSIONS: dict[str, Operation] = {mode: ("convert", mode) for mode in CONVERTED_TO}
 RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 PLAIN = frozenset({"L", "RGB"})
@@ -101,7 +103,7 @@ class DeferredImage(Image, metaclass=StandIn):
     __hash__ = None  # type: ignore[assignment] # as PIL.Image.Image
 
     _batch = BatchContext()  # in which it was opened; of what is kept, in which it is used
-    _kept = False  # whether it was used after the batch in which it was opened
+    _outlived = False  # whether it was used after the batch in which it was opened
     _operations: tuple[Operation, ...] = ()
     # Set by openers.py for what the user's code opened, not for what comes of it.
     filename: Any
@@ -116,7 +118,7 @@ class DeferredImage(Image, metaclass=StandIn):
     _info: Info | None = None
     _exif: Any = None
     _loaded = False
-    _left = False
+    _exited = False
 
     def __init__(self, recording: Recording) -> None:
         # Not Image.__init__: what that sets are properties here.
@@ -153,11 +155,11 @@ class DeferredImage(Image, metaclass=StandIn):
 
     def _outlive(self) -> None:
         """See Note [What outlives its batch]."""
-        if self._kept or not THREAD.deferring:
+        if self._outlived or not THREAD.deferring:
             with cause("Image.load"):
                 self.materialise()
         else:
-            self._kept, self._batch = True, THREAD.batch
+            self._outlived, self._batch = True, THREAD.batch
 
     def materialise(self) -> Image:
         """The real PIL image: same mode, size, info and pixels. It is made once.
@@ -178,7 +180,7 @@ class DeferredImage(Image, metaclass=StandIn):
                     real.im = PIL.Image.frombytes(self._mode, self._size, self._array).im
                     real.tile = []  # Pillow has nothing to load any more
                     real.readonly = 0
-                elif self._left:
+                elif self._exited:
                     real.__exit__(None, None, None)
                 elif self._loaded:
                     if not load_rows(real):
@@ -222,7 +224,7 @@ class DeferredImage(Image, metaclass=StandIn):
     def _keeps_info(self) -> bool:
         return all(IMAGE_OPERATIONS[name].keeps_info for name, *_ in self._operations)
 
-    def _made(self, function: str) -> Image:
+    def _real_for(self, function: str) -> Image:
         """The real image, for ``function``, which is not recorded.
 
         What was opened stays to be loaded by Pillow, which checks arguments first, and may copy the
@@ -251,7 +253,7 @@ class DeferredImage(Image, metaclass=StandIn):
     def _as_read(self, function: str) -> Image:
         """What was opened, as far as Pillow would have read it, which may add to its ``info``."""
         if self._loaded and self._opened.format not in SETTLED:
-            return self._made(function)
+            return self._real_for(function)
         return self._header()
 
     def _first_load(self) -> None:
@@ -260,7 +262,7 @@ class DeferredImage(Image, metaclass=StandIn):
             return
         if not self._operations:
             file = self._file
-            if self._left or (file is not None and getattr(file, "closed", False)):
+            if self._exited or (file is not None and getattr(file, "closed", False)):
                 self.materialise().load()  # which raises
             elif file is not None:
                 # Pillow reads blocks, to the end of all but odd files; of a PNG all but a checksum.
@@ -270,9 +272,9 @@ class DeferredImage(Image, metaclass=StandIn):
         if self._batch.checks:
             self._opened = single.checked(self._opened)
         self._loaded = True
-        asked = self._batch.asked
-        if asked is not None:
-            asked[id(self._opened)] = self._opened
+        unchecked = self._batch.unchecked
+        if unchecked is not None:
+            unchecked[id(self._opened)] = self._opened
 
     def _then(self, *operations: Operation, mine: bool = False) -> DeferredImage:
         """A new image: this one after these operations; ``mine``: this one itself is changed."""
@@ -313,7 +315,7 @@ class DeferredImage(Image, metaclass=StandIn):
     @__class__.setter
     def __class__(self, kind: type) -> None:
         """It becomes an image of the user's class, and is deferred no more. fastai does so."""
-        real = self._made("__class__")
+        real = self._real_for("__class__")
         real.__class__ = kind  # raises what Pillow's image would
         vars(self).clear()
         vars(self).update(vars(real))
@@ -332,7 +334,7 @@ class DeferredImage(Image, metaclass=StandIn):
 
     @format.setter
     def format(self, format: str | None) -> None:
-        self._made("format").format = format
+        self._real_for("format").format = format
 
     @property
     def format_description(self) -> str | None:  # type: ignore[override]
@@ -353,7 +355,7 @@ class DeferredImage(Image, metaclass=StandIn):
     @info.setter
     def info(self, info: Info) -> None:
         if self._real is not None or info is None:  # which says here that it is not known yet
-            self._made("info").info = info
+            self._real_for("info").info = info
         self._info = info
 
     def _find_info(self) -> Info:
@@ -377,30 +379,30 @@ class DeferredImage(Image, metaclass=StandIn):
             return self._real.palette
         if self._mode not in ("P", "PA"):
             return None
-        return (self._made if self._operations else self._as_read)("palette").palette
+        return (self._real_for if self._operations else self._as_read)("palette").palette
 
     @palette.setter
     def palette(self, palette: Any) -> None:
-        self._made("palette").palette = palette
+        self._real_for("palette").palette = palette
 
     @property
     def readonly(self) -> int:
         """Whether Pillow would copy the pixels before it writes to them."""
         if self._real is not None or self._operations:
-            return self._made("readonly").readonly
+            return self._real_for("readonly").readonly
         return int(not self._loaded)
 
     @readonly.setter
     def readonly(self, readonly: int) -> None:
-        self._made("readonly").readonly = readonly
+        self._real_for("readonly").readonly = readonly
 
     @property
     def im(self) -> Any:
-        return self._made("im").im
+        return self._real_for("im").im
 
     @im.setter
     def im(self, im: Any) -> None:
-        real = self._made("im")
+        real = self._real_for("im")
         real.im = im
         if im is not None:
             # Next comes ``image._size = im.size``, as in ImageOps.exif_transpose, and ``real``
@@ -410,11 +412,11 @@ class DeferredImage(Image, metaclass=StandIn):
 
     @property
     def _im(self) -> Any:
-        return self._made("im")._im
+        return self._real_for("im")._im
 
     @_im.setter
     def _im(self, im: Any) -> None:
-        self._made("im")._im = im
+        self._real_for("im")._im = im
 
     def __getattr__(self, name: str) -> Any:
         # What only some images have, such as a JPEG's quantization tables.
@@ -422,8 +424,8 @@ class DeferredImage(Image, metaclass=StandIn):
             if self._real is not None:
                 return getattr(self._real, name)
             if not self._operations:
-                changed = (self._loaded or self._left) and name in _LOADED
-                read = self._made if changed else self._as_read
+                changed = (self._loaded or self._exited) and name in _LOADED
+                read = self._real_for if changed else self._as_read
                 return getattr(read(name), name)
         kind = self.__class__.__name__
         raise AttributeError(f"{kind!r} object has no attribute {name!r}")
@@ -438,7 +440,7 @@ class DeferredImage(Image, metaclass=StandIn):
     # What is recorded.
 
     def copy(self) -> Image:
-        return self._then() if self._waits else self._made("copy").copy()
+        return self._then() if self._waits else self._real_for("copy").copy()
 
     __copy__ = copy
 
@@ -461,7 +463,7 @@ class DeferredImage(Image, metaclass=StandIn):
                 and _converts(self._mode, mode)
             ):
                 return self._then(_CONVERSIONS[mode])
-        return self._made("convert").convert(mode, matrix, dither, palette, colors)
+        return self._real_for("convert").convert(mode, matrix, dither, palette, colors)
 
     def crop(self, box: Any = None) -> Image:
         if self._waits:
@@ -476,7 +478,7 @@ class DeferredImage(Image, metaclass=StandIn):
                 within = w > 0 and h > 0 and is_within(w, h) and max(map(abs, numbers)) < _FARTHEST
                 if within:
                     return self._then(("crop", left, top, w, h))
-        return self._made("crop").crop(box)
+        return self._real_for("crop").crop(box)
 
     def resize(
         self,
@@ -488,28 +490,28 @@ class DeferredImage(Image, metaclass=StandIn):
         if self._waits and self._mode in RESIZED:
             if resample is None:
                 resample = PIL.Image.Resampling.BICUBIC
-            wanted = _size(size)
-            if wanted is not None and isinstance(resample, int) and resample in _RESAMPLING:
+            new_size = _size(size)
+            if new_size is not None and isinstance(resample, int) and resample in _RESAMPLING:
                 whole = 0, 0, *self._size
                 inner = whole if box is None else _box_within(box, self._size)
-                if inner is not None and _in_one_step(inner, wanted, reducing_gap):
-                    if inner == whole and wanted == self._size:
+                if inner is not None and _in_one_step(inner, new_size, reducing_gap):
+                    if inner == whole and new_size == self._size:
                         return self._then()
                     if box is None:
-                        return self._then(("resize", *wanted, int(resample)))
-                    return self._then(("resize_box", *wanted, int(resample), inner))
-        return self._made("resize").resize(size, resample, box, reducing_gap)
+                        return self._then(("resize", *new_size, int(resample)))
+                    return self._then(("resize_box", *new_size, int(resample), inner))
+        return self._real_for("resize").resize(size, resample, box, reducing_gap)
 
     def transpose(self, method: Any) -> Image:
         if self._waits and isinstance(method, int) and method in _TRANSPOSED:
             return self._then(*_TRANSPOSED[method])
-        return self._made("transpose").transpose(method)
+        return self._real_for("transpose").transpose(method)
 
     def rotate(self, angle: float, *args: Any, **kwargs: Any) -> Image:
         """As Pillow's, which makes it of the other operations."""
         if self._waits and self._mode in PLAIN:
             return Image.rotate(self, angle, *args, **kwargs)
-        return self._made("rotate").rotate(angle, *args, **kwargs)
+        return self._real_for("rotate").rotate(angle, *args, **kwargs)
 
     def transform(
         self,
@@ -530,16 +532,16 @@ class DeferredImage(Image, metaclass=StandIn):
         ):
             name, count = _WARPS[method]
             numbers = _floats(data, count)
-            wanted = _size(size)
+            new_size = _size(size)
             if (
                 numbers is not None
-                and wanted is not None
+                and new_size is not None
                 and isinstance(resample, int)
                 and resample in _WARPING
                 and fits(self._mode, fillcolor)
             ):
-                return self._then((name, *wanted, numbers, int(resample), fillcolor))
-        return self._made("transform").transform(size, method, data, resample, fill, fillcolor)
+                return self._then((name, *new_size, numbers, int(resample), fillcolor))
+        return self._real_for("transform").transform(size, method, data, resample, fill, fillcolor)
 
     def filter(self, filter: Any) -> Image:
         if self._waits and self._mode in PLAIN:
@@ -551,16 +553,16 @@ class DeferredImage(Image, metaclass=StandIn):
                 and kind is not filter
             ):
                 radius = filter.radius
-                both = (radius, radius) if isinstance(radius, (int, float)) else radius
-                x_y = _floats(both, 2)
-                if x_y is not None and len(both) == 2 and min(x_y) >= 0:
+                radii = (radius, radius) if isinstance(radius, (int, float)) else radius
+                x_y = _floats(radii, 2)
+                if x_y is not None and len(radii) == 2 and min(x_y) >= 0:
                     gaussian = kind is PIL.ImageFilter.GaussianBlur
                     return self._then(("gaussian_blur" if gaussian else "box_blur", *x_y))
             if kind is PIL.ImageFilter.Kernel and kind is not filter:
                 kernel = _kernel(filter.filterargs)
                 if kernel is not None:
                     return self._then(kernel)
-        return self._made("filter").filter(filter)
+        return self._real_for("filter").filter(filter)
 
     def split(self) -> tuple[Image, ...]:
         if self._waits and self._mode in PLAIN:
@@ -569,7 +571,7 @@ class DeferredImage(Image, metaclass=StandIn):
                 if self._mode == "L":
                     return (self.copy(),)
                 return tuple(self._then(("band", band)) for band in range(3))
-        return self._made("split").split()
+        return self._real_for("split").split()
 
     def getchannel(self, channel: int | str) -> Image:
         bands = self.getbands()
@@ -578,7 +580,7 @@ class DeferredImage(Image, metaclass=StandIn):
             self._first_load()
             if self._real is None:
                 return self._then(("band", band))
-        return self._made("getchannel").getchannel(channel)
+        return self._real_for("getchannel").getchannel(channel)
 
     def point(self, lut: Any, mode: str | None = None) -> Image:
         if self._waits and self._mode in PLAIN and mode is None:
@@ -589,13 +591,13 @@ class DeferredImage(Image, metaclass=StandIn):
             table = _table(lut, bands)
             if table is not None and self._real is None:
                 return self._then(("point", table))
-        return self._made("point").point(lut, mode)
+        return self._real_for("point").point(lut, mode)
 
     # What needs pixels, but no image of Pillow's.
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        with self._asked("__array_interface__"):
+        with self._caused_by("__array_interface__"):
             made_now = self._array is None
             pixels = self._pixels() if self._waits else None
             if pixels is None:
@@ -609,17 +611,17 @@ class DeferredImage(Image, metaclass=StandIn):
         return {"version": 3, "shape": pixels.shape, "typestr": pixels.dtype.str, "data": data}
 
     def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
-        with self._asked("tobytes"):
+        with self._caused_by("tobytes"):
             raw = encoder_name == "raw" and not args
             pixels = self._pixels() if raw and self._waits else None
             if pixels is None:
                 return self.materialise().tobytes(encoder_name, *args)
         return pixels.tobytes()
 
-    def _asked(self, function: str) -> contextlib.AbstractContextManager[None]:
+    def _caused_by(self, function: str) -> contextlib.AbstractContextManager[None]:
         """What is made within it was asked for by ``function``."""
-        made = self._real is not None or self._array is not None
-        return contextlib.nullcontext() if made else cause(f"Image.{function}")
+        ready = self._real is not None or self._array is not None
+        return contextlib.nullcontext() if ready else cause(f"Image.{function}")
 
     # What neither records nor decodes.
 
@@ -666,7 +668,7 @@ class DeferredImage(Image, metaclass=StandIn):
 
     def getexif(self) -> Any:
         if not self._waits:
-            return self._made("getexif").getexif()
+            return self._real_for("getexif").getexif()
         if self._exif is None and self._info is None and self._without_exif():
             if self._opened.format == "PNG":
                 self._first_load()  # Pillow looks for EXIF after the pixels, too
@@ -704,7 +706,7 @@ class DeferredImage(Image, metaclass=StandIn):
         if self._real is not None:
             self._real.__exit__(*args)
         elif not self._operations and not self._loaded:
-            self._left = True
+            self._exited = True
 
     def close(self) -> None:
         """As Pillow's: nothing can be asked of it afterwards."""
@@ -715,7 +717,7 @@ class DeferredImage(Image, metaclass=StandIn):
             self._real.info = self._info or {}
         else:
             self._real = real = cast(Any, self._real or self._head or _unread(self))
-            waits = not (self._loaded or self._left) and getattr(real, "fp", None) is not None
+            waits = not (self._loaded or self._exited) and getattr(real, "fp", None) is not None
             if self._file is not None and (waits or self._opened.format == "PNG"):
                 real.fp = self._file  # which Pillow closes, too
         self._real.close()
@@ -723,12 +725,12 @@ class DeferredImage(Image, metaclass=StandIn):
     # Operations in place that depend on whether the body was read.
 
     def verify(self) -> None:
-        self._made("verify").verify()
+        self._real_for("verify").verify()
 
     def seek(self, frame: int) -> None:
         """As Pillow's. The first frame is where it is."""
         if frame != 0 or self._real is not None:
-            self._made("seek").seek(frame)
+            self._real_for("seek").seek(frame)
             self._adopt()
 
     def thumbnail(
@@ -739,10 +741,10 @@ class DeferredImage(Image, metaclass=StandIn):
     ) -> None:
         self._end_drawing()
         if self._waits and self._operations:  # else it may be decoded in another size
-            given = _resize_in_thumbnail(self, size, resample, reducing_gap)
-            if given is None:
+            arguments = _resize_in_thumbnail(self, size, resample, reducing_gap)
+            if arguments is None:
                 return
-            resized = self.resize(*given)
+            resized = self.resize(*arguments)
             if waiting(resized):
                 self._operations, self._size = resized._operations, resized._size
                 self._array = None
@@ -752,7 +754,7 @@ class DeferredImage(Image, metaclass=StandIn):
     # Copies of the object.
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._made("__reduce__").__reduce_ex__(protocol)
+        return self._real_for("__reduce__").__reduce_ex__(protocol)
 
     __repr__ = Image.__repr__
 
@@ -760,8 +762,8 @@ class DeferredImage(Image, metaclass=StandIn):
 @functools.cache
 def seen_as(kind: type[Image]) -> type[DeferredImage]:
     """The class of deferred images that Pillow would have given as ``kind``."""
-    made = Seen(kind.__name__, (DeferredImage,), {"stands_for": kind})
-    return cast("type[DeferredImage]", made)
+    deferred = Seen(kind.__name__, (DeferredImage,), {"stands_for": kind})
+    return cast("type[DeferredImage]", deferred)
 
 
 _SEEN: Final = seen_as(Image)  # of what came of an image that was opened
@@ -769,26 +771,26 @@ _SEEN: Final = seen_as(Image)  # of what came of an image that was opened
 
 # Its own attributes. Others are the user's.
 _OWN = frozenset(
-    ("_batch", "_kept", "_opened", "_operations", "_size", "_mode", "_file", "_plain_header",
-     "_transparent", "_real", "_array", "_head", "_info", "_exif", "_loaded", "_left", "_draw")
+    ("_batch", "_outlived", "_opened", "_operations", "_size", "_mode", "_file", "_plain_header",
+     "_transparent", "_real", "_array", "_head", "_info", "_exif", "_loaded", "_exited", "_draw")
 )  # fmt: skip
 
 
 def _resize_in_thumbnail(image: DeferredImage, *arguments: Any) -> tuple[Any, ...] | None:
     """What Pillow's ``thumbnail`` gives ``resize``; None: it does not resize."""
     w, h = image._size
-    asked = SimpleNamespace(size=(w, h), width=w, height=h, im=SimpleNamespace(mode=image._mode))
-    asked.draft = lambda mode, size: None  # as of an image that is no file
-    asked.load = lambda: None  # in older versions of Pillow
-    given: list[tuple[Any, ...]] = []
+    stand_in = SimpleNamespace(size=(w, h), width=w, height=h, im=SimpleNamespace(mode=image._mode))
+    stand_in.draft = lambda mode, size: None  # as of an image that is no file
+    stand_in.load = lambda: None  # in older versions of Pillow
+    calls: list[tuple[Any, ...]] = []
 
     def resize(size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
-        given.append((size, resample, box, reducing_gap))
-        return asked
+        calls.append((size, resample, box, reducing_gap))
+        return stand_in
 
-    asked.resize = resize
-    Image.thumbnail(cast(Any, asked), *arguments)
-    return given[0] if given else None
+    stand_in.resize = resize
+    Image.thumbnail(cast(Any, stand_in), *arguments)
+    return calls[0] if calls else None
 
 
 class _Pixels:
@@ -798,7 +800,7 @@ class _Pixels:
         self._image = image
 
     def _access(self) -> Any:
-        return self._image._made("load").load()
+        return self._image._real_for("load").load()
 
     def __getitem__(self, xy: Any) -> Any:
         return self._access()[xy]
@@ -864,10 +866,10 @@ def merged(bands: Any) -> DeferredImage | None:
     ends = [band._operations[-1:] for band in bands]
     if not all(end and end[0][0] == "band" for end in ends):
         return None
-    made = bands[0]._then()
-    made._operations = before or COPY
-    made._mode = "RGB"
-    reordered: DeferredImage = made._then(("order", *(number for ((_, number),) in ends)))
+    image = bands[0]._then()
+    image._operations = before or COPY
+    image._mode = "RGB"
+    reordered: DeferredImage = image._then(("order", *(number for ((_, number),) in ends)))
     return reordered
 
 
@@ -911,19 +913,19 @@ def _floats(values: Any, count: int) -> tuple[float, ...] | None:
     """The first ``count`` values, if they are plain numbers."""
     if not isinstance(values, (tuple, list)) or len(values) < count:
         return None
-    found = tuple(values[:count])
-    plain = all(type(v) is float or type(v) is int for v in found)
-    return found if plain and all(-_LARGEST < v < _LARGEST for v in found) else None
+    numbers = tuple(values[:count])
+    plain = all(type(v) is float or type(v) is int for v in numbers)
+    return numbers if plain and all(-_LARGEST < v < _LARGEST for v in numbers) else None
 
 
 def _kernel(arguments: Any) -> Operation | None:
     """The operation of an ``ImageFilter.Kernel``, of numbers that Pillow takes."""
     (w, h), scale, offset, weights = arguments
     numbers = _floats(weights, w * h)
-    both = _floats((scale, offset), 2)
-    if (w, h) not in ((3, 3), (5, 5)) or numbers is None or both is None or scale == 0:
+    scale_and_offset = _floats((scale, offset), 2)
+    if (w, h) not in ((3, 3), (5, 5)) or numbers is None or scale_and_offset is None or scale == 0:
         return None
-    return "kernel", w, *both, numbers
+    return "kernel", w, *scale_and_offset, numbers
 
 
 def _table(lut: Any, bands: int) -> tuple[int, ...] | None:
@@ -1004,8 +1006,8 @@ def _fits(mode: str, color: Argument, kinds: tuple[type, ...]) -> bool:
 def _is_drawn(mode: str, color: Any) -> bool:
     """Whether the core fills with the levels that Pillow draws in this colour."""
     values = color if type(color) is tuple else (color,)
-    known = all(type(value) is int and value <= 0xFFFFFF for value in values)
-    if not known or (mode == "L" and len(values) > 1):
+    in_range = all(type(value) is int and value <= 0xFFFFFF for value in values)
+    if not in_range or (mode == "L" and len(values) > 1):
         return False
     try:
         levels(mode, color)

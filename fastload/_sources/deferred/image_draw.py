@@ -66,10 +66,10 @@ def _corners(xy: Any) -> tuple[int, int, int, int] | None:
     """Left, top, right and bottom as Pillow takes them; None: it may refuse them."""
     if type(xy) not in (list, tuple):
         return None
-    if len(xy) == 2 and all(type(one) in (list, tuple) for one in xy):
+    if len(xy) == 2 and all(type(corner) in (list, tuple) for corner in xy):
         xy = [*xy[0], *xy[1]]
     if len(xy) != 4 or not all(
-        isinstance(one, (int, float, np.integer, np.floating)) for one in xy
+        isinstance(number, (int, float, np.integer, np.floating)) for number in xy
     ):
         return None
     left, top, right, bottom = map(float, xy)

@@ -90,8 +90,8 @@ def decodes(recording: Recording) -> bool:
 def _converts(recording: Recording) -> bool:
     """Whether decoding includes the first operation."""
     opened = recording.opened
-    known = opened.mode in _CONVERTED.get(opened.format, ())
-    return known and recording.operations[:1] == (_TO_RGB,)
+    convertible = opened.mode in _CONVERTED.get(opened.format, ())
+    return convertible and recording.operations[:1] == (_TO_RGB,)
 
 
 # --- composed together ----------------------------------------------------------------------------
@@ -147,7 +147,7 @@ Column: TypeAlias = "list[Any]"
 """An operation, or a run of them, of each image."""
 
 
-def _parts(
+def _by_settings(
     recordings: Sequence[Recording],
     named: list[tuple[list[int], _Cuts]],
     shape: _Steps,
@@ -155,19 +155,21 @@ def _parts(
 ) -> Iterator[Composed]:
     """Samples of one shape, without those that the core cannot make.
 
-    ``named``: the places of those with the same names of operations, and how these are cut.
+    ``named``: the positions of those with the same names of operations, and how these are cut.
     """
-    places: list[int] = []
+    positions: list[int] = []
     columns: list[Column] = [[] for _ in shape]
-    for some_places, cuts in named:
-        places += some_places
-        each = list(zip(*(recordings[place].operations for place in some_places), strict=True))
+    for some_positions, cuts in named:
+        positions += some_positions
+        each = list(
+            zip(*(recordings[position].operations for position in some_positions), strict=True)
+        )
         for column, cut in zip(columns, cuts, strict=True):
             if isinstance(cut, int):
                 column += each[cut]
             else:
-                column += zip(*each[cut], strict=True) if each[cut] else [()] * len(some_places)
-    some = [recordings[place] for place in places]
+                column += zip(*each[cut], strict=True) if each[cut] else [()] * len(some_positions)
+    some = [recordings[position] for position in positions]
     differing: list[list[tuple[Argument, ...]]] = []
     for name, column in zip(shape, columns, strict=True):
         if name in _ROWS and name not in _SLOTS and column.count(column[0]) < len(some):
@@ -176,44 +178,48 @@ def _parts(
             if settings.count(settings[0]) < len(some):
                 differing.append(settings)
     if not differing:
-        yield from _part(some, places, shape, columns, size)
+        yield from _with_same_settings(some, positions, shape, columns, size)
         return
     alike: dict[tuple[object, ...], list[int]] = {}
     for k, key in enumerate(zip(*differing, strict=True)):
         alike.setdefault(key, []).append(k)
     for group in alike.values():
-        part = [[column[k] for k in group] for column in columns]
-        yield from _part([some[k] for k in group], [places[k] for k in group], shape, part, size)
+        subset = [[column[k] for k in group] for column in columns]
+        yield from _with_same_settings(
+            [some[k] for k in group], [positions[k] for k in group], shape, subset, size
+        )
 
 
-def _part(
+def _with_same_settings(
     some: Sequence[Recording],
-    places: list[int],
+    positions: list[int],
     shape: _Steps,
     columns: list[Column],
     size: tuple[int, int],
 ) -> Iterator[Composed]:
     """These samples, whose settings are the same; one by one, if only some can be composed."""
     try:
-        yield _composed(some, places, shape, columns, size)
+        yield _composed(some, positions, shape, columns, size)
     except (Unsupported, KeyError, OverflowError, TypeError, ValueError):
         # An operation or an argument that is not known here.
-        if len(places) > 1:
-            for k, place in enumerate(places):
-                yield from _part([some[k]], [place], shape, [[one[k]] for one in columns], size)
+        if len(positions) > 1:
+            for k, position in enumerate(positions):
+                yield from _with_same_settings(
+                    [some[k]], [position], shape, [[column[k]] for column in columns], size
+                )
 
 
 def _composed(
     some: Sequence[Recording],
-    places: list[int],
+    positions: list[int],
     shape: _Steps,
     columns: list[Column],
     size: tuple[int, int],
 ) -> Composed:
     first = some[0]
     mode = "RGB" if _converts(first) else first.opened.mode
-    w, h = _numbers([one.opened.size for one in some])
-    images = Composed(places, w, h, mode)
+    w, h = _numbers([recording.opened.size for recording in some])
+    images = Composed(positions, w, h, mode)
     last = max((k for k, name in enumerate(shape) if name in _FOLLOWING), default=0)
     erased = False
     for k, (name, column) in enumerate(zip(shape, columns, strict=True)):
@@ -258,37 +264,37 @@ def _change(images: Composed, runs: list[tuple[Operation, ...]], *, by_pixel: bo
         sizes = [(w, h)] * len(runs)
     else:
         sizes = list(zip(*(side.tolist() for side in images.frame.sides()), strict=True))
-    made: list[list[Slot]] = []
+    slots_of_runs: list[list[Slot]] = []
     sizes_after, modes = [], set()
     for run, before in zip(runs, sizes):
-        found, size, mode = [], before, images.mode
-        for name, *given in run:
-            slot, effect = _SLOTS[name](size, mode, *given), _EFFECTS.get(name)
+        slots, size, mode = [], before, images.mode
+        for name, *arguments in run:
+            slot, effect = _SLOTS[name](size, mode, *arguments), _EFFECTS.get(name)
             if slot is not None:
-                found.append(slot)
+                slots.append(slot)
             if effect is not None:
-                size, mode = effect(size, mode, *given)
-        made.append(found)
+                size, mode = effect(size, mode, *arguments)
+        slots_of_runs.append(slots)
         sizes_after.append(size)
         modes.add(mode)
     if len(modes) > 1:
         raise Unsupported
-    if any(made):
-        images.change(_slots(made))
+    if any(slots_of_runs):
+        images.change(_slots(slots_of_runs))
     (images.mode,) = modes
     if not by_pixel and sizes_after != sizes:
         images.resized_to(*_numbers(sizes_after))
 
 
-def _slots(made: list[list[Slot]]) -> pixels.Slots:
+def _slots(runs: list[list[Slot]]) -> pixels.Slots:
     """The same as arrays."""
-    most = max(map(len, made))
-    width = max(len(values) for found in made for _, values in found)
-    codes, values = pixels.empty(len(made), most, width)
-    for i, found in enumerate(made):
-        for k, (code, given) in enumerate(found):
+    most = max(map(len, runs))
+    width = max(len(values) for slots in runs for _, values in slots)
+    codes, values = pixels.empty(len(runs), most, width)
+    for i, slots in enumerate(runs):
+        for k, (code, numbers) in enumerate(slots):
             codes[i, k] = code
-            values[i, k, : len(given)] = given
+            values[i, k, : len(numbers)] = numbers
     if not bool((abs(values) <= _MOST).all()):  # nan is not, either
         raise Unsupported
     return codes, values
@@ -310,14 +316,14 @@ def _arguments(column: Sequence[Operation], count: int) -> Sequence[Any]:
     return *_numbers([operation[1 : 1 + count] for operation in column]), *first[count:]
 
 
-def _numbers(given: Sequence[Sequence[Any]]) -> Sequence[Any]:
+def _numbers(rows: Sequence[Sequence[Any]]) -> Sequence[Any]:
     """Numbers of each image, one after the other: as one where they are equal, else as an array."""
-    first = given[0]
-    if given.count(first) == len(given):
+    first = rows[0]
+    if rows.count(first) == len(rows):
         return first
     return [
         column[0] if column.count(column[0]) == len(column) else np.array(column)
-        for column in zip(*given, strict=True)
+        for column in zip(*rows, strict=True)
     ]
 
 
@@ -335,7 +341,7 @@ class Call:
     """
 
     def __init__(self, images: Composed, size: tuple[int, int]) -> None:
-        self._parts = [images]
+        self._groups = [images]
         self._size = size
         self.mode = images.mode
         self.table = tuple(images.table)
@@ -353,9 +359,9 @@ class Call:
         return self.fills[0] or (0, 0, 0)
 
     @functools.cached_property
-    def places(self) -> list[int]:
+    def positions(self) -> list[int]:
         """The positions of the samples among those that were given, in order."""
-        return sorted(place for images in self._parts for place in images.places)
+        return sorted(position for images in self._groups for position in images.positions)
 
     def join(self, other: Call) -> bool:
         """Add the samples of ``other``, if one call can fill them too."""
@@ -370,25 +376,25 @@ class Call:
         if filters is None or fills is None or values is None:
             return False
         self.filters, self.fills, self.values = filters, fills, values
-        self._parts += other._parts
+        self._groups += other._groups
         return True
 
     def parameters(self) -> tuple[Geometry, SampleParams | None, np.ndarray]:
         """As ``sample_params.built`` makes them; and uint8 (n,), the filter of the first frame of
         each sample, as numbered in resample.h."""
-        n = len(self.places)
-        places = self.places
-        ranks = {place: rank for rank, place in enumerate(places)}
+        n = len(self.positions)
+        positions = self.positions
+        ranks = {position: rank for rank, position in enumerate(positions)}
         firsts = np.zeros(n, np.uint8)
         boxes = np.zeros((n, len(self.values), 4), np.int32)
-        parts = []
-        for images in self._parts:
+        groups = []
+        for images in self._groups:
             which: int | slice | np.ndarray = slice(None)
-            if len(images.places) == 1:
-                which = ranks[images.places[0]]
-            elif images.places != places:
-                which = np.array([ranks[place] for place in images.places])
-            parts.append(SampleGroup(which, images.frames, images.slots))
+            if len(images.positions) == 1:
+                which = ranks[images.positions[0]]
+            elif images.positions != positions:
+                which = np.array([ranks[position] for position in images.positions])
+            groups.append(SampleGroup(which, images.frames, images.slots))
             firsts[which] = images.filters[0] or 0
             for e, box in enumerate(images.boxes):
                 for side, value in enumerate(box):
@@ -398,20 +404,20 @@ class Call:
             for filter, fill in zip(self.filters, self.fills[1:], strict=True)
         ]
         erased = ErasedBoxes(boxes, np.zeros(boxes.shape[:2], np.uint64))
-        return *built(n, self._size, parts, looks, erased), firsts
+        return *built(n, self._size, groups, looks, erased), firsts
 
 
-def _agreed(one: Sequence[Any], other: Sequence[Any]) -> list[Any] | None:
+def _agreed(first: Sequence[Any], second: Sequence[Any]) -> list[Any] | None:
     """What both can have, position by position, None being any; None: they differ."""
-    if len(one) < len(other):
-        one, other = other, one
-    both = list(one)
-    for k, value in enumerate(other):
-        if both[k] is None:
-            both[k] = value
-        elif value is not None and value != both[k]:
+    if len(first) < len(second):
+        first, second = second, first
+    agreed = list(first)
+    for k, value in enumerate(second):
+        if agreed[k] is None:
+            agreed[k] = value
+        elif value is not None and value != agreed[k]:
             return None
-    return both
+    return agreed
 
 
 def lower(recordings: Sequence[Recording], size: tuple[int, int]) -> list[Call]:
@@ -423,22 +429,22 @@ def lower(recordings: Sequence[Recording], size: tuple[int, int]) -> list[Call]:
     if len(recordings) == 1:
         return _alone(recordings[0], size)
     named: dict[tuple[object, ...], list[int]] = collections.defaultdict(list)
-    for place, (opened, operations, _, _) in enumerate(recordings):
+    for position, (opened, operations, _, _) in enumerate(recordings):
         # Whether decoding includes the first operation depends on that.
         odd = operations[:1] if opened.mode in _ODD else None
-        named[opened.format, opened.mode, odd, tuple(map(_NAME, operations))].append(place)
+        named[opened.format, opened.mode, odd, tuple(map(_NAME, operations))].append(position)
     alike: dict[_Key, list[tuple[list[int], _Cuts]]] = collections.defaultdict(list)
-    for places in named.values():
-        first = recordings[places[0]]
+    for positions in named.values():
+        first = recordings[positions[0]]
         if may_lower(first):
             shape, cuts = _shape(tuple(map(_NAME, first.operations)))
             key = first.opened.format, first.opened.mode, _converts(first), shape
-            alike[key].append((places, cuts))
+            alike[key].append((positions, cuts))
     calls: list[Call] = []
     for (*_, shape), some in alike.items():
-        for images in _parts(recordings, some, shape, size):
+        for images in _by_settings(recordings, some, shape, size):
             call = Call(images, size)
-            if not any(known.join(call) for known in calls):
+            if not any(other.join(call) for other in calls):
                 calls.append(call)
     return calls
 
@@ -449,7 +455,9 @@ def _alone(recording: Recording, size: tuple[int, int]) -> list[Call]:
         return []
     shape, cuts = _shape(tuple(map(_NAME, recording.operations)))
     columns: list[Column] = [[recording.operations[cut]] for cut in cuts]
-    return [Call(images, size) for images in _part([recording], [0], shape, columns, size)]
+    return [
+        Call(images, size) for images in _with_same_settings([recording], [0], shape, columns, size)
+    ]
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -470,6 +478,6 @@ def table_of(mode: str, operations: tuple[Operation, ...]) -> torch.Tensor:
         return torch.arange(256, dtype=torch.uint8, device="cpu").expand(
             1 if mode == "L" else 3, 256
         )
-    made = replay(Recording(ramp(mode), operations, (256, 1), mode))
-    assert isinstance(made, torch.Tensor), "the operations end in a tensor"
-    return made.reshape(made.shape[0], 256)
+    values = replay(Recording(ramp(mode), operations, (256, 1), mode))
+    assert isinstance(values, torch.Tensor), "the operations end in a tensor"
+    return values.reshape(values.shape[0], 256)

@@ -93,10 +93,10 @@ class Memory:
         """Whether no other memory shows what is changed in this one."""
         return self.whole is None and not self.has_part
 
-    def as_told(self, made: torch.Tensor) -> torch.Tensor:
+    def as_told(self, tensor: torch.Tensor) -> torch.Tensor:
         """What the core made, with the strides that were told."""
-        one = self.gaps is not None and self.gaps[0] == 0
-        return made[:1].clone().expand(self.shape) if one else made
+        one_channel = self.gaps is not None and self.gaps[0] == 0
+        return tensor[:1].clone().expand(self.shape) if one_channel else tensor
 
     @property
     def real(self) -> torch.Tensor | None:
@@ -117,8 +117,8 @@ class Memory:
             else:
                 recording = self.recording()
                 with torch.inference_mode(False):  # in which it may be asked for, and recorded not
-                    made = single.tensor(recording, self.layout)
-                    real = self._replayed(recording) if made is None else self.as_told(made)
+                    tensor = single.tensor(recording, self.layout)
+                    real = self._replayed(recording) if tensor is None else self.as_told(tensor)
             self._real = real
         return real
 
@@ -128,11 +128,11 @@ class Memory:
         Those of what is resized depend on whether it is a part of another tensor, and of what
         is replayed nothing is.
         """
-        made = cast(torch.Tensor, replay(recording))
-        if made.stride() == self.strides:
-            return made
-        told = torch.empty_strided(self.shape, self.strides, dtype=made.dtype, device="cpu")
-        return told.copy_(made)
+        tensor = cast(torch.Tensor, replay(recording))
+        if tensor.stride() == self.strides:
+            return tensor
+        told = torch.empty_strided(self.shape, self.strides, dtype=tensor.dtype, device="cpu")
+        return told.copy_(tensor)
 
     def recording(self) -> Recording:
         return Recording(self.opened, self.operations, self.size, self.mode)
@@ -141,11 +141,11 @@ class Memory:
         """New memory: this after these operations; ``mine``: nobody else has this one, so it is."""
         size, layout = self.size, self.layout
         for name, *arguments in operations:
-            known = TENSOR_OPERATIONS[name]
-            if known.size is not None:
-                size = known.size(size, *arguments)
-            if known.layout is not None:
-                layout = known.layout(layout, *arguments)
+            operation = TENSOR_OPERATIONS[name]
+            if operation.size is not None:
+                size = operation.size(size, *arguments)
+            if operation.layout is not None:
+                layout = operation.layout(layout, *arguments)
         operations = self.operations + operations
         if not mine:
             return Memory(self.opened, operations, size, self.mode, layout)
@@ -186,17 +186,17 @@ class View(NamedTuple):
     """A part of a tensor, or a row of a batch: what indexing gives."""
 
     whole: _Whole
-    at: int | tuple[slice, ...]
+    key: int | tuple[slice, ...]
 
     @property
     def real(self) -> torch.Tensor | None:
         """The real view; None: what it shows is not made yet."""
         whole = self.whole._real_or_none()
-        return None if whole is None else whole[self.at]
+        return None if whole is None else whole[self.key]
 
     def materialise(self) -> torch.Tensor:
         """The real view."""
-        return self.whole.materialise()[self.at]
+        return self.whole.materialise()[self.key]
 
 
 def _ending(name: str) -> tuple[tuple[Operation], Layout]:
@@ -257,12 +257,12 @@ _MOVED = LEVEL_OPERATIONS.keys() | {
 def channel_order(index: Any) -> tuple[int, ...] | None:
     """Which of three channels each one comes from; None: torch has to say."""
     numbers = type(index) is torch.Tensor and index.dtype in _INDICES and index.device == CPU
-    given = index.tolist() if numbers else index
-    if type(given) not in (list, tuple) or len(given) != 3:
+    order = index.tolist() if numbers else index
+    if type(order) not in (list, tuple) or len(order) != 3:
         return None
-    if not all(type(c) is int and -3 <= c < 3 for c in given):
+    if not all(type(c) is int and -3 <= c < 3 for c in order):
         return None
-    return tuple(c % 3 for c in given)
+    return tuple(c % 3 for c in order)
 
 
 _INDICES = frozenset((torch.int32, torch.int64))

@@ -84,23 +84,25 @@ def _of_file(path: str, flags: int) -> np.ndarray | None:
     except (OSError, ValueError):
         return None
     try:
-        found = os.fstat(descriptor)
-        if not S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not S_ISREG(status.st_mode):
             return None
         header = None
-        if found.st_size >= LEAST_NBYTES:
+        if status.st_size >= LEAST_NBYTES:
             header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
         if header is None:
             if not _takes_png(os.pread(descriptor, headers.PNG_HEAD, 0), flags):
                 return None
         elif not _takes(header, flags):
             return None
-        if header is None or _at_once() or stamps.is_recent(found):
+        if header is None or _at_once() or stamps.is_recent(status):
             with open(descriptor, "rb", closefd=False) as file:
                 return _decoded(file.read(), flags, header)
     finally:
         os.close(descriptor)
-    opened = Opened(os.path.abspath(path), None, stamps.of(found), header.size, header.mode, "JPEG")
+    opened = Opened(
+        os.path.abspath(path), None, stamps.of(status), header.size, header.mode, "JPEG"
+    )
     return _array(opened, _is_gray(header, flags))
 
 
@@ -114,7 +116,7 @@ def _decoded(data: bytes, flags: int, header: headers.Header | None = None) -> n
             return None
     gray = _is_gray(header, flags)
     if _at_once():
-        return _made(data, header.size, gray)
+        return _decoded_whole(data, header.size, gray)
     return _array(Opened(None, data, None, header.size, header.mode, "JPEG"), gray)
 
 
@@ -158,7 +160,7 @@ def _of_png(data: bytes, flags: int) -> np.ndarray | None:
         return None
     mode, size = header
     if mode != "I;16":
-        return _made(data, size, gray=mode == "L" and flags not in _COLOR)
+        return _decoded_whole(data, size, gray=mode == "L" and flags not in _COLOR)
     rows = core.png_rows(data)
     if rows is None:
         return None
@@ -166,7 +168,7 @@ def _of_png(data: bytes, flags: int) -> np.ndarray | None:
     return levels
 
 
-def _made(data: bytes, size: tuple[int, int], gray: bool) -> np.ndarray | None:
+def _decoded_whole(data: bytes, size: tuple[int, int], gray: bool) -> np.ndarray | None:
     """The pixels of a whole file as OpenCV orders them."""
     core = _native.load()
     if core is None:
@@ -187,5 +189,5 @@ def _array(opened: Opened, gray: bool) -> np.ndarray | None:
         own: np.ndarray = pixels.copy()
         return own
     cv2 = sys.modules["cv2"]
-    found: np.ndarray = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-    return found
+    reversed_pixels: np.ndarray = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    return reversed_pixels

@@ -107,7 +107,7 @@ class TensorOperation(NamedTuple):
     erases: bool = False
 
 
-def _resized(size: Size, mode: str, w: int, h: int, *rest: Argument) -> tuple[Size, str]:
+def _resized(size: Size, mode: str, w: int, h: int, *others: Argument) -> tuple[Size, str]:
     return (w, h), mode
 
 
@@ -150,9 +150,9 @@ def _enhance(enhancer: type[Any]) -> Callable[[Image, float], Image]:
 def _rectangle(image: Image, left: int, top: int, right: int, bottom: int, fill: Any) -> Image:
     from PIL import ImageDraw  # not every program has it
 
-    made = image.copy()
-    ImageDraw.Draw(made).rectangle((left, top, right, bottom), fill)
-    return made
+    drawn = image.copy()
+    ImageDraw.Draw(drawn).rectangle((left, top, right, bottom), fill)
+    return drawn
 
 
 def _radius(x: float, y: float) -> Any:
@@ -168,7 +168,7 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         by_pixel=True,
     ),
     "order": ImageOperation(  # which channel each one comes from
-        lambda image, *order: PIL.Image.merge("RGB", [image.getchannel(one) for one in order]),
+        lambda image, *order: PIL.Image.merge("RGB", [image.getchannel(band) for band in order]),
         slot=slots.of(pixels.ORDER),
         by_pixel=True,
     ),
@@ -320,32 +320,32 @@ def _quotient(before: Layout, by: float) -> Layout:
 def _erase(
     tensor: torch.Tensor, y: int, x: int, h: int, w: int, values: tuple[float, ...] | None
 ) -> torch.Tensor:
-    made = tensor.clone()
-    box = made[:, y : y + h, x : x + w]
+    erased = tensor.clone()
+    box = erased[:, y : y + h, x : x + w]
     if values is None:
         box.mul_(0)
     else:
         box[:] = torch.tensor(values, dtype=torch.float64)[:, None, None]
-    return made
+    return erased
 
 
 def _fill(
     tensor: torch.Tensor, y: int, x: int, h: int, w: int, values: tuple[float, ...]
 ) -> torch.Tensor:
-    made = tensor.clone()
-    made[: len(values)] = _erase(tensor[: len(values)], y, x, h, w, values)
-    return made
+    filled = tensor.clone()
+    filled[: len(values)] = _erase(tensor[: len(values)], y, x, h, w, values)
+    return filled
 
 
 def _border(
     tensor: torch.Tensor, left: int, top: int, right: int, bottom: int, value: float
 ) -> torch.Tensor:
     c, h, w = tensor.shape
-    made = torch.full(
+    bordered = torch.full(
         (c, top + h + bottom, left + w + right), value, dtype=tensor.dtype, device="cpu"
     )
-    made[:, top : top + h, left : left + w] = tensor
-    return made
+    bordered[:, top : top + h, left : left + w] = tensor
+    return bordered
 
 
 def _resize_values(
@@ -364,9 +364,9 @@ def _recolored(
 ) -> TensorOperation:
     """v2's, of levels of three channels; the core takes ``more`` values than are recorded."""
     return TensorOperation(
-        lambda tensor, *given: getattr(functional_v2, kernel)(tensor, *given),
+        lambda tensor, *arguments: getattr(functional_v2, kernel)(tensor, *arguments),
         layout,
-        slot=lambda size, mode, *given: (code, (*given, *more)),
+        slot=lambda size, mode, *arguments: (code, (*arguments, *more)),
     )
 
 
@@ -376,10 +376,10 @@ _CERTAIN = 1  # contrast: declined where torch's sum of a large image could be a
 
 def _look_up(tensor: torch.Tensor, values: bytes) -> torch.Tensor:
     table = torch.frombuffer(bytearray(values), dtype=torch.float32).reshape(len(tensor), 256)
-    made = torch.empty_like(tensor, dtype=torch.float32)
-    for channel, levels, row in zip(made, tensor, table, strict=True):
+    looked_up = torch.empty_like(tensor, dtype=torch.float32)
+    for channel, levels, row in zip(looked_up, tensor, table, strict=True):
         channel.copy_(row[levels.long()])
-    return made
+    return looked_up
 
 
 LEVEL_OPERATIONS = {
@@ -404,12 +404,14 @@ LEVEL_OPERATIONS = {
         slot=slots.of(pixels.ORDER),
     ),
     "tensor_blur": TensorOperation(  # contiguous before, and as of an image
-        lambda tensor, contiguous, *given: torch_blur.blurred(tensor, True, *given),
+        lambda tensor, contiguous, *blur: torch_blur.blurred(tensor, True, *blur),
         _contiguous,
         slot=slots.tensor_blur,
     ),
     "tensor_warp": TensorOperation(  # a function of v2, its arguments; matrix, filter, fill, fused
-        lambda tensor, kernel, given, *rest: getattr(functional_v2, kernel)(tensor, **dict(given)),
+        lambda tensor, kernel, keywords, *others: getattr(functional_v2, kernel)(
+            tensor, **dict(keywords)
+        ),
         _contiguous,
         slot=slots.grid_map,
     ),
@@ -453,7 +455,7 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
         Composed.expand,
         numbers=4,
     ),
-    "part": TensorOperation(  # a box: x, y, w, h; not a view, which ``_View`` makes
+    "part": TensorOperation(  # a box: x, y, w, h; not a view, which ``Memory.part`` makes
         lambda tensor, x, y, w, h: tensor[:, y : y + h, x : x + w].clone(),
         size=lambda before, x, y, w, h: (w, h),
         compose=Composed.crop,
@@ -495,12 +497,12 @@ def channels(mode: str) -> int:
 
 def layout(recording: Recording) -> Layout | None:
     """The layout of the tensor that a recording ends in; None where it ends in an image."""
-    found: Layout | None = None
+    tensor_layout: Layout | None = None
     for name, *arguments in recording.operations:
         operation = TENSOR_OPERATIONS.get(name)
         if operation is not None and operation.layout is not None:
-            found = operation.layout(found, *arguments)
-    return found
+            tensor_layout = operation.layout(tensor_layout, *arguments)
+    return tensor_layout
 
 
 @functools.lru_cache(1024)

@@ -84,26 +84,26 @@ class Reader:
 
     def __call__(self, opened: Sequence[Opened], cache: OpenedCache | None = None) -> Reading:
         """How to read these images, from ``cache`` where it has them."""
-        stored = [one.stored for one in opened]
+        stored = [image.stored for image in opened]
         records = stored.count(None) < len(stored)
         lasting = cache is None and all(
-            one is not None and one.mapped and source.path is not None
-            for one, source in zip(stored, opened)
+            record is not None and record.mapped and image.path is not None
+            for record, image in zip(stored, opened)
         )
         if lasting:
-            files, numbers = self._lasting([one.path or "" for one in opened])
+            files, numbers = self._lasting([image.path or "" for image in opened])
         else:
             files, numbers = _files(opened, cache), np.arange(len(opened), dtype=np.int32)
         summed = checksums = None
         offsets, kinds = np.zeros(len(opened), np.int64), np.full(len(opened), ENCODED, np.uint8)
         if records:
-            offsets[:] = [0 if one is None else one.offset for one in stored]
-            kinds[:] = [ENCODED if one is None else one.kind for one in stored]
-            crcs = [None if one is None else one.checksum for one in stored]
+            offsets[:] = [0 if record is None else record.offset for record in stored]
+            kinds[:] = [ENCODED if record is None else record.kind for record in stored]
+            crcs = [None if record is None else record.checksum for record in stored]
             if self._check_crc != "never" and any(crc is not None for crc in crcs):
                 summed = np.array([crc is not None for crc in crcs], np.uint8)
                 checksums = np.array([crc or 0 for crc in crcs], np.uint32)
-        found = Reading(
+        reading = Reading(
             files,
             Spans(
                 file=numbers,
@@ -111,52 +111,52 @@ class Reader:
                 nbytes=np.array(list(map(_nbytes, opened)), np.int64),
             ),
             kinds,
-            np.array([one.size for one in opened], np.int32),
+            np.array([image.size for image in opened], np.int32),
             checksums,
             summed,
             self._check_crc == "always",
             lasting,
         )
-        return found if cache is None else _cached(found, opened, cache)
+        return reading if cache is None else _cached(reading, opened, cache)
 
     def _lasting(self, paths: Sequence[str]) -> tuple[_core.Files, np.ndarray]:
         """Mapped files, and the number of each of ``paths``."""
-        known = self._numbers
+        by_path = self._numbers
         with self._lock:
-            before = len(known)
-            numbers = [known.setdefault(path, len(known)) for path in paths]
-            if self._mapped is None or len(known) > before:
-                self._mapped = _of_paths(list(known), np.ones(len(known), np.uint8), {})
+            before = len(by_path)
+            numbers = [by_path.setdefault(path, len(by_path)) for path in paths]
+            if self._mapped is None or len(by_path) > before:
+                self._mapped = _of_paths(list(by_path), np.ones(len(by_path), np.uint8), {})
             return self._mapped, np.array(numbers, np.int32)
 
 
-def _cached(found: Reading, opened: Sequence[Opened], cache: OpenedCache) -> Reading:
-    """``found``, from the cache where it has the images."""
+def _cached(reading: Reading, opened: Sequence[Opened], cache: OpenedCache) -> Reading:
+    """``reading``, from the cache where it has the images."""
     from ..._engine.cache.opened import key_of
 
-    keys = [key_of(_place(one), one.stamp, one.data) for one in opened]
-    there, records = cache.find(keys, file=len(opened))
-    kept, spans = there.kept, found.spans
-    assert kept is not None, "of a cache"
-    summed = found.summed
+    keys = [key_of(_cache_path(image), image.stamp, image.data) for image in opened]
+    located, records = cache.find(keys, file=len(opened))
+    cached, spans = located.kept, reading.spans
+    assert cached is not None, "of a cache"
+    summed = reading.summed
     if summed is not None:  # was verified before it was kept, perhaps in another form
-        summed = summed & ~kept.view(np.uint8) & 1
-    return found._replace(
+        summed = summed & ~cached.view(np.uint8) & 1
+    return reading._replace(
         spans=Spans(
-            file=np.where(kept, there.spans.file, spans.file),
-            offset=np.where(kept, there.spans.offset, spans.offset),
-            nbytes=np.where(kept, there.spans.nbytes, spans.nbytes),
+            file=np.where(cached, located.spans.file, spans.file),
+            offset=np.where(cached, located.spans.offset, spans.offset),
+            nbytes=np.where(cached, located.spans.nbytes, spans.nbytes),
         ),
-        kinds=np.where(kept, there.kinds, found.kinds),
-        sizes=np.where(kept[:, None], there.sizes, found.sizes),
+        kinds=np.where(cached, located.kinds, reading.kinds),
+        sizes=np.where(cached[:, None], located.sizes, reading.sizes),
         summed=summed,
-        hits=int(kept.sum()),
+        hits=int(cached.sum()),
         cache=(cache, records),
-        fill=cache.to_fill(kept, records, found.sizes),
+        fill=cache.to_fill(cached, records, reading.sizes),
     )
 
 
-def _place(opened: Opened) -> str | None:
+def _cache_path(opened: Opened) -> str | None:
     """What names an image in the cache: its path, and of a record where it is."""
     if opened.stored is None or opened.path is None:
         return opened.path
@@ -166,12 +166,14 @@ def _place(opened: Opened) -> str | None:
 def _files(opened: Sequence[Opened], cache: OpenedCache | None) -> _core.Files:
     """One file for each image: its own, or its bytes; then the cache's."""
     in_memory = {
-        i: np.frombuffer(one.data, np.uint8) for i, one in enumerate(opened) if one.data is not None
+        i: np.frombuffer(image.data, np.uint8)
+        for i, image in enumerate(opened)
+        if image.data is not None
     }
     mapped = np.zeros(len(opened), np.uint8)
     mapped[list(in_memory)] = 1
-    stamps = np.array([one.stamp or _NO_STAMP for one in opened], np.int64)
-    return _of_paths([one.path or "" for one in opened], mapped, in_memory, cache, stamps)
+    stamps = np.array([image.stamp or _NO_STAMP for image in opened], np.int64)
+    return _of_paths([image.path or "" for image in opened], mapped, in_memory, cache, stamps)
 
 
 def _of_paths(

@@ -30,13 +30,13 @@ def record_images(store: Store, records: np.ndarray) -> list[Image] | None:
     """
     if not THREAD.deferring:
         return None
-    found = store.locate(records)
-    pixels = found.sizes.prod(axis=1, dtype=np.int64)
+    located = store.locate(records)
+    pixels = located.sizes.prod(axis=1, dtype=np.int64)
     if not ((pixels > 0) & (pixels <= most_pixels())).all():
         return None
     images: list[Image] = []
     batch = THREAD.batch
-    for opened in _opened(store, records, found):
+    for opened in _opened(store, records, located):
         batch.opened += 1
         image = seen_as(Image)(Recording(opened, COPY, opened.size, "RGB"))
         image._batch = batch
@@ -47,15 +47,15 @@ def record_images(store: Store, records: np.ndarray) -> list[Image] | None:
     return images
 
 
-def _opened(store: Store, records: np.ndarray, found: Located) -> list[Opened]:
+def _opened(store: Store, records: np.ndarray, located: Located) -> list[Opened]:
     checksums = store.checksums(records)
     crcs = [None] * len(records) if checksums is None else checksums.tolist()
-    sizes = list(map(tuple, found.sizes.tolist()))
-    spans, memory = found.spans, store.memory()
-    kinds, numbers = found.kinds.tolist(), spans.file.tolist()
-    # What is elsewhere is in the cache's files only as long as its spans are held.
-    elsewhere = store.indirect is not None or store.remote
-    if elsewhere or any(number in memory for number in set(numbers)):
+    sizes = list(map(tuple, located.sizes.tolist()))
+    spans, memory = located.spans, store.memory()
+    kinds, numbers = located.kinds.tolist(), spans.file.tolist()
+    # What is remote lies in the cache's files only as long as its spans are held.
+    remote = store.indirect is not None or store.remote
+    if remote or any(number in memory for number in set(numbers)):
         return [
             Opened(None, data, None, size, "RGB", "", stored=Stored(kind, 0, len(data), False, crc))
             for data, size, kind, crc in zip(store.read(records), sizes, kinds, crcs, strict=True)

@@ -20,7 +20,7 @@ import itertools
 import types
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .trial import Function, Trial, forget_all, leave_out
+from .guarded import Function, GuardedFunction, forget_all, leave_out
 
 if TYPE_CHECKING:
     from .patches.patch import Patch
@@ -31,7 +31,7 @@ class _Exchange(NamedTuple):
 
     original: types.CodeType
     stub: types.CodeType  # its code since
-    trial: Trial  # of what the stub calls
+    guarded: GuardedFunction  # of what the stub calls
     stays: bool  # whether it has the stub at rest, too
 
 
@@ -39,38 +39,40 @@ _EXCHANGES: Final[dict[types.FunctionType, _Exchange]] = {}
 _NUMBERS: Final = itertools.count()
 
 
-def redirect(function: object, patch: Patch) -> Trial | None:
+def redirect(function: object, patch: Patch) -> GuardedFunction | None:
     """Have calls of ``function`` go to what ``patch`` makes of it; None: they cannot.
 
     What is made gets all parameters by position, those with defaults and those that are
     keyword-only too; where there are both ``*args`` and ``**kwargs``, it gets a tuple and a dict at
     the end. A function for which that cannot be stays as it is, and so does what is no plain Python
-    function without a closure, and one that fails the proof, at its first call (``trial.py``).
+    function without a closure, and one that fails the proof, at its first call (``guarded.py``).
     """
     if not isinstance(function, types.FunctionType) or function.__code__.co_freevars:
         leave_out(patch.names[0], "it is not a plain Python function")
         return None
     exchange = _EXCHANGES.get(function)
     if exchange is None or _of_others(function, exchange):
-        made = _exchange(function, patch)
-        if isinstance(made, str):
-            leave_out(patch.names[0], made)
+        exchanged = _exchange(function, patch)
+        if isinstance(exchanged, str):
+            leave_out(patch.names[0], exchanged)
             return None
-        exchange = _EXCHANGES[function] = made
+        exchange = _EXCHANGES[function] = exchanged
     function.__code__ = exchange.stub
-    return exchange.trial
+    return exchange.guarded
 
 
 def redirected() -> list[types.FunctionType]:
     """The functions that are redirected at the moment."""
-    return [one for one, exchange in _EXCHANGES.items() if one.__code__ is exchange.stub]
+    return [
+        function for function, exchange in _EXCHANGES.items() if function.__code__ is exchange.stub
+    ]
 
 
 def holds(function: Function) -> bool:
     """Whether what is redirected from here has proved itself, which it may do now."""
     for redirected, exchange in _EXCHANGES.items():
         if redirected is function:
-            return redirected.__code__ is exchange.stub and exchange.trial.is_ours()
+            return redirected.__code__ is exchange.stub and exchange.guarded.is_ours()
     return False
 
 
@@ -132,7 +134,7 @@ def _exchange(function: types.FunctionType, patch: Patch) -> _Exchange | str:
             if function.__code__ is stub:
                 function.__code__ = code
 
-    trial = Trial(
+    guarded = GuardedFunction(
         patch.names[0],
         ours,
         _by_position(original),
@@ -141,8 +143,8 @@ def _exchange(function: types.FunctionType, patch: Patch) -> _Exchange | str:
         patch.in_usual_state,
         patch.needed,
     )
-    function.__globals__[called] = trial
-    return _Exchange(code, stub, trial, patch.needed)
+    function.__globals__[called] = guarded
+    return _Exchange(code, stub, guarded, patch.needed)
 
 
 def _by_position(function: types.FunctionType) -> Function:
@@ -166,23 +168,23 @@ def _by_position(function: types.FunctionType) -> Function:
 
 def _takes(ours: Function, theirs: inspect.Signature) -> bool:
     """Whether ``ours`` has these parameters, and takes all of them by position."""
-    wanted = list(theirs.parameters.values())
+    expected = list(theirs.parameters.values())
     if {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}.issubset(
-        one.kind for one in wanted
+        parameter.kind for parameter in expected
     ):
-        order = sorted(wanted, key=lambda one: one.kind is one.VAR_POSITIONAL)
-        order.sort(key=lambda one: one.kind is one.VAR_KEYWORD)
-        return [one.name for one in order] == list(inspect.signature(ours).parameters)
+        order = sorted(expected, key=lambda parameter: parameter.kind is parameter.VAR_POSITIONAL)
+        order.sort(key=lambda parameter: parameter.kind is parameter.VAR_KEYWORD)
+        return [parameter.name for parameter in order] == list(inspect.signature(ours).parameters)
     for parameter in inspect.signature(ours).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
-            return all(one.kind is not one.VAR_KEYWORD for one in wanted)
-        if not wanted or parameter.name != wanted[0].name:
+            return all(other.kind is not other.VAR_KEYWORD for other in expected)
+        if not expected or parameter.name != expected[0].name:
             return False
-        starred = parameter.VAR_KEYWORD in (parameter.kind, wanted[0].kind)
-        if starred and parameter.kind is not wanted[0].kind:
+        starred = parameter.VAR_KEYWORD in (parameter.kind, expected[0].kind)
+        if starred and parameter.kind is not expected[0].kind:
             return False
-        wanted.pop(0)
-    return not wanted
+        expected.pop(0)
+    return not expected
 
 
 def _stub(code: types.CodeType, called: str) -> types.CodeType | None:

@@ -107,10 +107,10 @@ def load_rows(image: PIL.Image.Image, *, adds_info: bool = True) -> bool:
     rows = core.png_rows(data) if adds_info or png_ends_with_pixels(data) else None
     if rows is None:
         return False
-    ((_, *where),) = image.tile
-    image.tile = [("raw", *where)]  # type: ignore[list-item] # a plain tuple in old releases
-    parts = iter((rows,))
-    vars(image)["load_read"] = lambda nbytes: next(parts, b"")
+    ((_, *others),) = image.tile
+    image.tile = [("raw", *others)]  # type: ignore[list-item] # a plain tuple in old releases
+    chunks = iter((rows,))
+    vars(image)["load_read"] = lambda nbytes: next(chunks, b"")
     image.load()
     del vars(image)["load_read"]
     return True
@@ -164,9 +164,9 @@ def _by_torchvision(opened: Opened, operations: tuple[Operation, ...]) -> torch.
     # Below the functions that warn: the user's code has been warned.
     image = torch.ops.image
     decode = image.decode_jpeg if opened.format == "JPEG" else image.decode_png
-    made: torch.Tensor = decode(data, mode.value, False)
+    tensor: torch.Tensor = decode(data, mode.value, False)
     note_made(opened)
-    return made
+    return tensor
 
 
 def replay(recording: Recording) -> PIL.Image.Image | torch.Tensor:
@@ -187,8 +187,8 @@ def _replayed(recording: Recording) -> PIL.Image.Image | torch.Tensor:
     operations = recording.operations
     tensor: torch.Tensor | None = None
     if recording.opened.library == "torchvision":
-        at = operations.index(("to_image",)) + 1
-        tensor, operations = _by_torchvision(recording.opened, operations[:at]), operations[at:]
+        end = operations.index(("to_image",)) + 1
+        tensor, operations = _by_torchvision(recording.opened, operations[:end]), operations[end:]
         image = _NO_IMAGE
     else:
         image = _decoded(recording.opened) if operations else reopen(recording.opened)

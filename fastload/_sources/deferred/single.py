@@ -34,7 +34,7 @@ from .operations import IMAGE_OPERATIONS, Layout, channels, shape_and_strides
 from .reading import Reader, Reading
 from .recording import Opened, Operation, Recording
 from .replay import FileChanged, changed, encoded, replay
-from .thread_state import THREAD, Kept, forget, note_failure, note_made
+from .thread_state import THREAD, KeptPixels, forget, note_failure, note_made
 
 if TYPE_CHECKING:
     from ..._engine.kernel import Kernel
@@ -95,11 +95,11 @@ def pixels(recording: Recording) -> np.ndarray | None:
         gray.flags.writeable = False
         return gray
     whole = _is_rgb(recording) and not _after_rgb(recording)
-    kept = _kept(recording, whole)
+    kept = _kept_for(recording, whole)
     if kept is None:
-        return _made(recording, None, keep=whole)
-    rest = _rest_of(recording, kept)
-    return _made(rest, kept.pixels, keep=False) if rest.operations else kept.pixels
+        return _decoded(recording, None, keep=whole)
+    remaining = _remaining(recording, kept)
+    return _decoded(remaining, kept.pixels, keep=False) if remaining.operations else kept.pixels
 
 
 def let_go(opened: Opened, made_now: bool) -> bool:
@@ -155,42 +155,42 @@ def _is_sound(opened: Opened, data: bytes) -> bool:
     return sound
 
 
-def _made(recording: Recording, kept: np.ndarray | None, keep: bool) -> np.ndarray | None:
-    """``kept``: the pixels that it begins with; ``keep``: those that it makes are kept."""
+def _decoded(recording: Recording, source: np.ndarray | None, keep: bool) -> np.ndarray | None:
+    """``source``: the pixels that it begins with; ``keep``: those that it makes are kept."""
     opened, operations, size, mode = recording
     ended = Recording(opened, (*operations, _PIXELS), size, mode)
-    is_file = kept is None and _is_file(recording)
-    is_moved = kept is None and _is_moved(recording)
+    is_file = source is None and _is_file(recording)
+    is_moved = source is None and _is_moved(recording)
     is_replayed = not is_file and (is_moved or _is_small(recording))
     gray = (is_file or is_replayed) and mode != "RGB"
     quick = math.prod(opened.size) < (LEAST_GRAY_AHEAD if gray else LEAST_AHEAD)
-    ahead = THREAD.ahead if kept is None and mode in _MODES and not quick else None
-    made = None
+    ahead = THREAD.ahead if source is None and mode in _MODES and not quick else None
+    array = None
     if ahead is not None and (memory := ahead.take(ended)) is not None:
-        made = _shaped(memory, size, mode)
-    if made is None and is_file:
-        made = _of_file(opened)
-    if made is None and is_replayed:
-        made = _replayed(recording, kept)
-    if made is None and mode in _MODES:
-        begun = _begun(ended, ROWS_OF_PIXELS, kept)
+        array = _shaped(memory, size, mode)
+    if array is None and is_file:
+        array = _of_file(opened)
+    if array is None and is_replayed:
+        array = _replayed(recording, source)
+    if array is None and mode in _MODES:
+        begun = _begun(ended, ROWS_OF_PIXELS, source)
         memory = None if begun is None else begun.result()
-        made = None if memory is None else _shaped(memory, size, mode)
-    if made is None:
+        array = None if memory is None else _shaped(memory, size, mode)
+    if array is None:
         return None
     if ahead is not None:
-        ahead.asked(ended)
+        ahead.note_asked(ended)
     note_made(opened)
     if keep:
-        THREAD.kept = Kept(opened, operations, made)
-    return made
+        THREAD.kept = KeptPixels(opened, operations, array)
+    return array
 
 
 def _is_file(recording: Recording) -> bool:
     """Whether it has the pixels of the file as they are."""
     mode = recording.opened.mode
     same = (("copy",), ("convert", mode))
-    return recording.mode == mode and all(one in same for one in recording.operations)
+    return recording.mode == mode and all(operation in same for operation in recording.operations)
 
 
 def _of_file(opened: Opened) -> np.ndarray | None:
@@ -213,8 +213,8 @@ def _of_file(opened: Opened) -> np.ndarray | None:
         rows = core.png_rows(data)
         deep = None if rows is None else np.frombuffer(rows, ">u2").astype("<u2")
         return None if deep is None else _shaped(deep, size, mode)
-    found = core.png_levels(data)
-    return None if found is None else _shaped(np.frombuffer(found[0], np.uint8), size, mode)
+    levels = core.png_levels(data)
+    return None if levels is None else _shaped(np.frombuffer(levels[0], np.uint8), size, mode)
 
 
 def _is_small(recording: Recording) -> bool:
@@ -239,14 +239,14 @@ def _is_moved(recording: Recording) -> bool:
     return True
 
 
-def _replayed(recording: Recording, kept: np.ndarray | None) -> np.ndarray | None:
+def _replayed(recording: Recording, source: np.ndarray | None) -> np.ndarray | None:
     """Pixels that the core decodes and Pillow changes; None: ``_begun`` decides.
 
     Measured on masks of 500 x 375 pixels that 224 x 224 are left of, that takes half of what
     ``_begun`` takes.
     """
     opened = recording.opened
-    pixels = _of_file(opened) if kept is None else kept
+    pixels = _of_file(opened) if source is None else source
     if pixels is None:
         return None
     try:
@@ -264,8 +264,8 @@ def _image(opened: Opened, pixels: np.ndarray) -> PIL.Image.Image:
 def _is_tile(recording: Recording) -> bool:
     """Whether it is made of few pixels: Pillow has it before the core is called."""
     opened, ((name, *box), *_), size, _ = recording
-    part = cast("list[int]", box[2:]) if name == "crop" else opened.size
-    return max(math.prod(part), math.prod(size)) < LEAST_PIXELS
+    box_size = cast("list[int]", box[2:]) if name == "crop" else opened.size
+    return max(math.prod(box_size), math.prod(size)) < LEAST_PIXELS
 
 
 def _shaped(memory: np.ndarray, size: tuple[int, int], mode: str) -> np.ndarray:
@@ -289,21 +289,23 @@ def tensor(
     shape, strides = shape_and_strides(recording.size, recording.mode, layout.contiguous)
     images = _of_file_in_rows(recording) if layout == ROWS_OF_PIXELS else None
     if images is None:
-        kept = _kept(recording, whole=False)
-        rest = recording if kept is None else _rest_of(recording, kept)
+        kept = _kept_for(recording, whole=False)
+        remaining = recording if kept is None else _remaining(recording, kept)
         pixels = None if kept is None else kept.pixels
-        if pixels is not None and _is_tile(rest):
-            tile = cast(torch.Tensor, changed(_image(rest.opened, pixels), rest.operations))
+        if pixels is not None and _is_tile(remaining):
+            tile = cast(
+                torch.Tensor, changed(_image(remaining.opened, pixels), remaining.operations)
+            )
             if tile.stride() == strides:
                 return tile
-        begun = _begun(rest, layout, pixels, least_pixels=least_pixels)
+        begun = _begun(remaining, layout, pixels, least_pixels=least_pixels)
         if begun is None or begun.result() is None:
             return None
         images = begun.images
     note_made(recording.opened)
     # A tensor of its own, not a view of the bytes.
-    made = torch.empty(0, dtype=layout.dtype, device="cpu")
-    return made.set_(images.untyped_storage(), 0, shape, strides)
+    result = torch.empty(0, dtype=layout.dtype, device="cpu")
+    return result.set_(images.untyped_storage(), 0, shape, strides)
 
 
 def _of_file_in_rows(recording: Recording) -> torch.Tensor | None:
@@ -325,10 +327,12 @@ def _is_rgb(recording: Recording) -> bool:
 
 def _after_rgb(recording: Recording) -> bool:
     """Whether there are operations after those that give the whole image in mode "RGB"."""
-    return any(one != _TO_RGB and one[0] != "copy" for one in recording.operations)
+    return any(
+        operation != _TO_RGB and operation[0] != "copy" for operation in recording.operations
+    )
 
 
-def _kept(recording: Recording, whole: bool) -> Kept | None:
+def _kept_for(recording: Recording, whole: bool) -> KeptPixels | None:
     """What is kept of the image, if ``recording`` begins with that. See Note [Decoded once].
 
     ``whole``: the whole image is asked for, and made by the caller if it is not kept.
@@ -360,12 +364,12 @@ def _kept(recording: Recording, whole: bool) -> Kept | None:
     return _keep(recording, _alike(_names(operations), _names(THREAD.shared_before)))
 
 
-def _alike(one: Sequence[object], other: Sequence[object]) -> int:
+def _alike(first: Sequence[object], second: Sequence[object]) -> int:
     """How many of the first ones are equal."""
-    return sum(itertools.takewhile(bool, map(operator.eq, one, other)))
+    return sum(itertools.takewhile(bool, map(operator.eq, first, second)))
 
 
-def _keep(recording: Recording, most: int) -> Kept | None:
+def _keep(recording: Recording, most: int) -> KeptPixels | None:
     """Make and keep what up to ``most`` of the operations make, or the whole image."""
     opened, operations, *_ = recording
     size, mode, reached = opened.size, opened.mode, (0, opened.size)
@@ -377,15 +381,15 @@ def _keep(recording: Recording, most: int) -> Kept | None:
         if mode == "RGB":
             reached = count, size
     count, size = reached
-    made = _made(Recording(opened, operations[:count], size, "RGB"), None, keep=True)
-    return None if made is None else THREAD.kept
+    array = _decoded(Recording(opened, operations[:count], size, "RGB"), None, keep=True)
+    return None if array is None else THREAD.kept
 
 
 def _names(operations: Sequence[Operation]) -> list[str]:
     return [name for name, *_ in operations]
 
 
-def _rest_of(recording: Recording, kept: Kept) -> Recording:
+def _remaining(recording: Recording, kept: KeptPixels) -> Recording:
     """What is to be done to the pixels that are kept."""
     h, w, _ = kept.pixels.shape
     begun = recording.opened._replace(size=(w, h), mode="RGB")
@@ -400,11 +404,11 @@ def begin(recording: Recording) -> Begun | None:
 def _begun(
     recording: Recording,
     layout: Layout,
-    kept: np.ndarray | None,
+    source: np.ndarray | None,
     threads: int = 0,
     least_pixels: int | None = None,
 ) -> Begun | None:
-    """``kept``: the pixels of the whole image in mode "RGB", if they are known."""
+    """``source``: the pixels of the whole image in mode "RGB", if they are known."""
     most = max(math.prod(recording.opened.size), math.prod(recording.size))
     if most < (LEAST_PIXELS if least_pixels is None else least_pixels):
         return None
@@ -418,7 +422,7 @@ def _begun(
     w, h = recording.size
     nbytes = w * h * channels(recording.mode) * layout.dtype.itemsize
     images = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
-    return Begun(images, kernel, call, recording.opened, kept, threads)
+    return Begun(images, kernel, call, recording.opened, source, threads)
 
 
 class _Bytes:
@@ -448,16 +452,16 @@ class Begun:
         kernel: Kernel,
         call: Call,
         opened: Opened,
-        kept: np.ndarray | None,
+        source: np.ndarray | None,
         threads: int,
     ) -> None:
         self.images = images
         self._memory: np.ndarray = np.asarray(_Bytes(images))
-        if kept is None:
+        if source is None:
             self._reading = _READ([opened], THREAD.batch.cache)
         else:
-            self._reading = Reading(*pixels_as_files([kept]))
-        read = [opened if kept is None else None]
+            self._reading = Reading(*pixels_as_files([source]))
+        read = [opened if source is None else None]
         self._call = Submission(kernel, call, self._reading, read, images, self._memory)
         self._job = self._call.start(threads)
 

@@ -28,7 +28,7 @@ _MOST_WARPED = 1e9  # of the numbers of an affine or perspective map, and of a k
 
 def of(code: int) -> Callable[..., Slot]:
     """An operation of the core that takes the recorded arguments as they are."""
-    return lambda size, mode, *given: (code, given)
+    return lambda size, mode, *arguments: (code, arguments)
 
 
 def copy(size: Size, mode: str) -> None:
@@ -85,7 +85,7 @@ def grid_map(
     size: Size,
     mode: str,
     kernel: str,
-    given: Any,
+    arguments: Any,
     matrix: Sequence[float],
     filter: int,
     fill: Any,
@@ -151,9 +151,9 @@ def kernel_blur(
     return pixels.TORCH_BLUR, torch_blur.values(*weights)
 
 
-def tensor_blur(size: Size, mode: str, contiguous: bool, *given: Any) -> Slot:
+def tensor_blur(size: Size, mode: str, contiguous: bool, *blur: Any) -> Slot:
     """v2's, of levels."""
-    return kernel_blur(size, mode, True, *given, contiguous=contiguous)
+    return kernel_blur(size, mode, True, *blur, contiguous=contiguous)
 
 
 def kernel(

@@ -24,9 +24,9 @@ other one (mtime), so that two files of one size, copied to the same place, may 
 RECENT_NS: Final = 100_000_000
 
 
-def of(found: os.stat_result) -> Stamp:
+def of(status: os.stat_result) -> Stamp:
     """The stamp of a file."""
-    return found.st_ctime_ns, found.st_size, found.st_ino
+    return status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def of_path(path: str | int) -> Stamp:
@@ -34,6 +34,6 @@ def of_path(path: str | int) -> Stamp:
     return of(os.stat(path))
 
 
-def is_recent(found: os.stat_result) -> bool:
+def is_recent(status: os.stat_result) -> bool:
     """Whether the file changed just now, so that its stamp may not tell of the next change."""
-    return time.time_ns() - found.st_ctime_ns < RECENT_NS
+    return time.time_ns() - status.st_ctime_ns < RECENT_NS

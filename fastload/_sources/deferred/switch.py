@@ -27,7 +27,7 @@ import sys
 import weakref
 
 from ..._base.fork_lock import ForkLock
-from . import redirect, trial
+from . import guarded, redirect
 from .late_import import LateImport
 from .patches import patch, pillow
 from .thread_state import THREAD, forget, may_be_kept
@@ -82,9 +82,9 @@ def install() -> None:
         with _LOCK:
             redirect.wake()
             _USE.rests = False
-    if len(_INSTALLED) == len(_PARTS) and not patch.UNPROVEN:
+    if len(_INSTALLED) == len(_LIBRARIES) and not patch.UNPROVEN:
         return
-    if patch.UNPROVEN or any(map(_lacks, _PARTS)):
+    if patch.UNPROVEN or any(map(_lacks, _LIBRARIES)):
         with _LOCK:
             _exchange()
             patch.prove_needed()
@@ -97,9 +97,9 @@ def _lacks(needed: tuple[str, ...]) -> bool:
 
 
 def _exchange() -> None:
-    for needed, part in _PARTS.items():
+    for needed, exchange_library in _LIBRARIES.items():
         if _lacks(needed):
-            part()
+            exchange_library()
             _INSTALLED.add(needed)
 
 
@@ -137,12 +137,12 @@ def release(holder: object) -> None:
 def left_out() -> list[str]:
     """What stays as it is in other libraries, when all has proved itself that can."""
     if not _INSTALLED:
-        return trial.left_out()
+        return guarded.left_out()
     with _LOCK:
         _USE.threads += 1
     try:
         install()  # a proof calls others of the functions, too
-        return trial.left_out()
+        return guarded.left_out()
     finally:
         with _LOCK:
             _USE.threads = max(0, _USE.threads - 1)
@@ -150,9 +150,9 @@ def left_out() -> list[str]:
 
 
 def try_again() -> None:
-    """Have what is left out prove itself anew: see Note [The program's state] of ``trial.py``."""
+    """Have what is left out prove itself anew: see Note [The program's state] of ``guarded.py``."""
     with _LOCK:
-        if trial.may_try_again():
+        if guarded.may_try_again():
             patch.MISSING.clear()
             patch.UNPROVEN.clear()
             _INSTALLED.clear()
@@ -217,7 +217,7 @@ def _albumentations() -> None:
 
 _V2 = ("torchvision.transforms.v2",)
 
-_PARTS = {
+_LIBRARIES = {
     ("PIL.Image",): _pillow,
     ("cv2",): _opencv,
     ("torchvision.transforms",): _torchvision,

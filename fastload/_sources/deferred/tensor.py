@@ -131,7 +131,7 @@ class Deferred(torch.Tensor, metaclass=_Kind):
         """The batch of which this is a view; None: it is none."""
         return None
 
-    def given(self, real: torch.Tensor) -> torch.Tensor:
+    def with_attributes(self, real: torch.Tensor) -> torch.Tensor:
         """``real``, with the attributes that the user's code has given this."""
         for name in vars(self).keys() - self._OWN:
             setattr(real, name, vars(self)[name])
@@ -147,7 +147,7 @@ class Deferred(torch.Tensor, metaclass=_Kind):
         """The images that are not made yet."""
         raise NotImplementedError
 
-    def materialise_row(self, place: int) -> None:
+    def materialise_row(self, index: int) -> None:
         """As that of a batch, of which this is the only row."""
         self.materialise()
 
@@ -162,10 +162,10 @@ class Deferred(torch.Tensor, metaclass=_Kind):
         return repr(self.materialise())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.given(self.materialise()).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return self.with_attributes(self.materialise()).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        real = self.given(self.materialise())
+        real = self.with_attributes(self.materialise())
         return cast(torch.Tensor, real.__deepcopy__(memo))  # type: ignore[no-untyped-call]
 
     def __dir__(self) -> list[str]:
@@ -217,12 +217,12 @@ class DeferredTensor(Deferred):
     def _of(cls, memory: Memory) -> DeferredTensor:
         shape, strides, dtype = memory.shape, memory.strides, memory.layout.dtype
         if strides[0] > 1 and memory.gaps is None:  # the usual ones: torch is faster without them
-            made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
+            tensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
         else:
-            made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
-        _without_data(made)
-        made._memory = memory
-        return made
+            tensor = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
+        _without_data(tensor)
+        tensor._memory = memory
+        return tensor
 
     @property
     def recording(self) -> Recording | None:
@@ -300,12 +300,12 @@ class DeferredUnsqueezed(DeferredTensor):
     @classmethod
     def _of(cls, memory: Memory) -> DeferredUnsqueezed:
         shape, strides, dtype = memory.shape, memory.strides, memory.layout.dtype
-        made = torch.Tensor._make_wrapper_subclass(
+        tensor = torch.Tensor._make_wrapper_subclass(
             cls, (1, *shape), strides=(shape[0] * strides[0], *strides), dtype=dtype
         )
-        _without_data(made)
-        made._memory = memory
-        return made
+        _without_data(tensor)
+        tensor._memory = memory
+        return tensor
 
     def materialise(self) -> torch.Tensor:
         real = super().materialise()
@@ -338,11 +338,11 @@ class DeferredBatch(Deferred):
         dtype: torch.dtype,
         strides: tuple[int, ...],
     ) -> DeferredBatch:
-        made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
-        _without_data(made)
-        made.rows = rows
-        made._real = None
-        return made
+        batch = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
+        _without_data(batch)
+        batch.rows = rows
+        batch._real = None
+        return batch
 
     def materialise(
         self, make: Callable[[DeferredBatch], torch.Tensor] | None = None
@@ -361,9 +361,9 @@ class DeferredBatch(Deferred):
     @classmethod
     def blank(cls, shape: tuple[int, ...], dtype: torch.dtype, value: float = 0) -> DeferredBatch:
         """A batch (rows, channels, height, width) of ``value``. See Note [Filled by rows]."""
-        made = cls._of((), shape, dtype, contiguous_strides(shape))
-        made.fill_rows(value)
-        return made
+        batch = cls._of((), shape, dtype, contiguous_strides(shape))
+        batch.fill_rows(value)
+        return batch
 
     def fill_rows(self, value: float) -> None:
         """Set every row to ``value``, of a batch that ``blank`` made."""
@@ -374,52 +374,52 @@ class DeferredBatch(Deferred):
     def opened(self) -> list[Opened]:
         return [row.opened for row in self.rows if isinstance(row, Recording)]
 
-    def set_row(self, place: int, row: Recording | torch.Tensor) -> None:
-        self.rows = (*self.rows[:place], row, *self.rows[place + 1 :])
+    def set_row(self, index: int, row: Recording | torch.Tensor) -> None:
+        self.rows = (*self.rows[:index], row, *self.rows[index + 1 :])
 
-    def materialise_row(self, place: int) -> None:
+    def materialise_row(self, index: int) -> None:
         """Make one row, with Pillow and torch."""
-        row = self.rows[place]
+        row = self.rows[index]
         if not isinstance(row, torch.Tensor):
-            self.set_row(place, cast(torch.Tensor, replay(row)))
+            self.set_row(index, cast(torch.Tensor, replay(row)))
 
     def replay(self) -> torch.Tensor:
-        made = torch.empty_strided(self.shape, strides_of(self), dtype=self.dtype, device="cpu")
+        batch = torch.empty_strided(self.shape, strides_of(self), dtype=self.dtype, device="cpu")
         rows = [
             row if isinstance(row, torch.Tensor) else cast(torch.Tensor, replay(row))
             for row in self.rows
         ]
-        torch.stack(rows, out=made.view(-1, *self.shape[-3:]))
-        return made
+        torch.stack(rows, out=batch.view(-1, *self.shape[-3:]))
+        return batch
 
     def _real_or_none(self) -> torch.Tensor | None:
         return self._real
 
 
 class DeferredRow(Deferred):
-    """A view of the row at ``place`` of a batch that is filled by rows, or of a box in that row."""
+    """A view of a row of a batch that is filled by rows, or of a box in that row."""
 
     batch: DeferredBatch
-    place: int
+    row_index: int
     box: Box
 
-    _OWN = Deferred._OWN | {"batch", "place", "box"}
+    _OWN = Deferred._OWN | {"batch", "row_index", "box"}
 
     @staticmethod
-    def __new__(cls, batch: DeferredBatch, place: int, box: Box | None = None) -> DeferredRow:
+    def __new__(cls, batch: DeferredBatch, index: int, box: Box | None = None) -> DeferredRow:
         _, c, height, width = batch.shape
         box = box or (0, 0, width, height)
-        made = torch.Tensor._make_wrapper_subclass(
+        view = torch.Tensor._make_wrapper_subclass(
             cls,
             (c, box[3], box[2]),
             strides=contiguous_strides((c, height, width)),
             dtype=batch.dtype,
         )
-        _without_data(made)
-        made.batch = batch
-        made.place = place
-        made.box = box
-        return made
+        _without_data(view)
+        view.batch = batch
+        view.row_index = index
+        view.box = box
+        return view
 
     @property
     def row_of(self) -> DeferredBatch:
@@ -431,7 +431,7 @@ class DeferredRow(Deferred):
     def materialise(self) -> torch.Tensor:
         """The same part of the real batch, a view."""
         real = self.batch.materialise()
-        return self._viewed(lambda: self._part_of(real))
+        return self._viewed(lambda: self._box_of(real))
 
     def copy(self, source: Memory) -> bool:
         """Note a copy of ``source``, of the same shape and dtype; whether that can be noted."""
@@ -440,7 +440,7 @@ class DeferredRow(Deferred):
         border = x, y, width - x - w, height - y - h
         if any(border):
             blank = self.batch._blank_row
-            if blank is None or self.batch.rows[self.place] is not blank:
+            if blank is None or self.batch.rows[self.row_index] is not blank:
                 return False
             value = blank[0, 0, 0].item()
             if not known_by_equality(value):
@@ -448,12 +448,12 @@ class DeferredRow(Deferred):
             source = source.then(("border", *border, value))
         elif not source.layout.contiguous:
             source = source.then(("contiguous",))
-        self.batch.set_row(self.place, source.recording())
+        self.batch.set_row(self.row_index, source.recording())
         return True
 
-    def _part_of(self, batch: torch.Tensor) -> torch.Tensor:
+    def _box_of(self, batch: torch.Tensor) -> torch.Tensor:
         x, y, w, h = self.box
-        return batch[self.place, :, y : y + h, x : x + w]
+        return batch[self.row_index, :, y : y + h, x : x + w]
 
     def _real_or_none(self) -> torch.Tensor | None:
         return None if self.batch._real is None else self.materialise()
@@ -494,14 +494,16 @@ def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
 def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What ``func`` makes of the real tensors."""
     wrappers: dict[int, Deferred] = {}
-    result = func(*_made(tuple(args), func, wrappers), **_made(dict(kwargs), func, wrappers))
+    result = func(
+        *_real_values(tuple(args), func, wrappers), **_real_values(dict(kwargs), func, wrappers)
+    )
     # What works in place returns the tensor that it was given, or several.
     if type(result) in (list, tuple):
-        return _with_parts(result, [wrappers.get(id(part), part) for part in result])
+        return _with_elements(result, [wrappers.get(id(element), element) for element in result])
     return wrappers.get(id(result), result) if isinstance(result, torch.Tensor) else result
 
 
-def _made(value: Any, func: Callable[..., Any], wrappers: dict[int, Deferred]) -> Any:
+def _real_values(value: Any, func: Callable[..., Any], wrappers: dict[int, Deferred]) -> Any:
     """``value`` with real tensors, which ``func`` asks for; ``wrappers`` gets theirs, by their ids.
 
     Not a function within ``_eagerly``: that would be in a circle with itself, which keeps the
@@ -510,25 +512,25 @@ def _made(value: Any, func: Callable[..., Any], wrappers: dict[int, Deferred]) -
     if isinstance(value, Deferred):
         if value._real_or_none() is None:
             with cause(_name(func)):
-                made = value.materialise()
+                real = value.materialise()
         else:
-            made = value.materialise()
-        wrappers[id(made)] = value
-        return made
+            real = value.materialise()
+        wrappers[id(real)] = value
+        return real
     if isinstance(value, (list, tuple)):
-        return _with_parts(value, [_made(part, func, wrappers) for part in value])
+        return _with_elements(value, [_real_values(element, func, wrappers) for element in value])
     if type(value) is dict:
-        return {key: _made(part, func, wrappers) for key, part in value.items()}
+        return {key: _real_values(element, func, wrappers) for key, element in value.items()}
     return value
 
 
-def _with_parts(container: Any, parts: list[Any]) -> Any:
+def _with_elements(container: Any, elements: list[Any]) -> Any:
     """A list or tuple like ``container``, with these parts; itself, if they are the same."""
-    if all(map(operator.is_, parts, container)):
+    if all(map(operator.is_, elements, container)):
         return container
     if isinstance(container, list):
-        return parts
-    return type(container)(*parts) if hasattr(container, "_fields") else tuple(parts)
+        return elements
+    return type(container)(*elements) if hasattr(container, "_fields") else tuple(elements)
 
 
 def _name(func: Callable[..., Any]) -> str:

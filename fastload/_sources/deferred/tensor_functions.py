@@ -86,7 +86,9 @@ class filling_rows(TorchFunctionMode):
         shape = _sizes(size)
         if kwargs or shape is None or torch.device(device or torch.empty(0).device) != CPU:
             return None
-        if not any(pending(part) and _holds(shape, part) for part in _parts(self._samples)):
+        if not any(
+            pending(tensor) and _holds(shape, tensor) for tensor in _tensors_in(self._samples)
+        ):
             return None
         return DeferredBatch.blank(shape, dtype or torch.get_default_dtype(), value)
 
@@ -95,13 +97,13 @@ class filling_rows(TorchFunctionMode):
 _DEPTH = 3
 
 
-def _parts(samples: Any, depth: int = _DEPTH) -> Iterator[Any]:
+def _tensors_in(samples: Any, depth: int = _DEPTH) -> Iterator[Any]:
     """The tensors in samples."""
     if isinstance(samples, torch.Tensor):
         yield samples
     elif depth >= 0 and isinstance(samples, (tuple, list, dict)):
-        for part in samples.values() if isinstance(samples, dict) else samples:
-            yield from _parts(part, depth - 1)
+        for sample in samples.values() if isinstance(samples, dict) else samples:
+            yield from _tensors_in(sample, depth - 1)
 
 
 def _sizes(size: Sequence[Any]) -> tuple[int, ...] | None:
@@ -132,7 +134,7 @@ def _row(tensor: torch.Tensor) -> Recording | torch.Tensor:
 @functools.lru_cache(64)
 def _joined_strides(
     join: Callable[[list[torch.Tensor]], torch.Tensor],
-    parts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
+    layouts: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...],
     dtype: torch.dtype,
     times: int = 1,
 ) -> tuple[int, ...]:
@@ -140,7 +142,7 @@ def _joined_strides(
 
     torch decides: rows of pixels may stay rows of pixels, and cat does not always as stack does.
     """
-    rows = [torch.empty_strided(*part, dtype=dtype, device="meta") for part in parts]
+    rows = [torch.empty_strided(*layout, dtype=dtype, device="meta") for layout in layouts]
     return tuple(join(rows * times).stride())
 
 
@@ -196,8 +198,8 @@ def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _cast_to(dtype: torch.dtype) -> Handler:
     def handler(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        made = NotImplemented if args or kwargs else _to(tensor, dtype)
-        return made if made is NotImplemented else like(made, made._memory)
+        converted = NotImplemented if args or kwargs else _to(tensor, dtype)
+        return converted if converted is NotImplemented else like(converted, converted._memory)
 
     return handler
 
@@ -266,10 +268,10 @@ def _masked(image: DeferredTensor, mask: torch.Tensor, in_place: bool) -> Any:
     boxes = _zeros_of(mask, (c, h, w))
     if boxes is None:
         return NotImplemented
-    made = like(image, memory if in_place else memory.copy())
+    product = like(image, memory if in_place else memory.copy())
     for x, y, width, height in boxes:
-        record_in_place(made, ("erase", y, x, height, width, None))
-    return made
+        record_in_place(product, ("erase", y, x, height, width, None))
+    return product
 
 
 _MASKS = frozenset((torch.float32, torch.float16))
@@ -296,23 +298,23 @@ def _zeros_of(mask: torch.Tensor, shape: tuple[int, ...]) -> list[Box] | None:
     return _rectangles(zeros)
 
 
-def _rectangles(where: np.ndarray) -> list[Box] | None:
-    """Rectangles that together are ``where``, bool (h, w); None: there are too many."""
-    rows, columns = np.flatnonzero(where.any(1)), np.flatnonzero(where.any(0))
+def _rectangles(mask: np.ndarray) -> list[Box] | None:
+    """Rectangles that together are ``mask``, bool (h, w); None: there are too many."""
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     if not len(rows):
         return []
     top, left = int(rows[0]), int(columns[0])
-    part = where[top : int(rows[-1]) + 1, left : int(columns[-1]) + 1]
-    changes = (np.flatnonzero((part[1:] != part[:-1]).any(1)) + 1).tolist()
-    edges = [0, *changes, len(part)]  # of rows that are alike
-    found: list[Box] = []
+    inner = mask[top : int(rows[-1]) + 1, left : int(columns[-1]) + 1]
+    changes = (np.flatnonzero((inner[1:] != inner[:-1]).any(1)) + 1).tolist()
+    edges = [0, *changes, len(inner)]  # of rows that are alike
+    rectangles: list[Box] = []
     for first, last in itertools.pairwise(edges):
-        ends = np.flatnonzero(np.diff(part[first].astype(np.int8), prepend=0, append=0)).tolist()
-        if len(found) + len(ends) // 2 > _MOST_RECTANGLES:
+        ends = np.flatnonzero(np.diff(inner[first].astype(np.int8), prepend=0, append=0)).tolist()
+        if len(rectangles) + len(ends) // 2 > _MOST_RECTANGLES:
             return None
         for start, end in zip(ends[::2], ends[1::2], strict=True):
-            found.append((left + start, top + first, end - start, last - first))
-    return found
+            rectangles.append((left + start, top + first, end - start, last - first))
+    return rectangles
 
 
 def stack(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
@@ -354,8 +356,8 @@ def _alike(tensors: Sequence[Any]) -> DeferredBatch | None:
         return None
     count, memory = len(recordings), tensors[0]._memory
     shape, dtype = memory.shape, memory.layout.dtype
-    parts = tuple((shape, memory.strides) for memory in looks.values())
-    strides = _joined_strides(torch.stack, parts, dtype, times=count if len(parts) == 1 else 1)
+    layouts = tuple((shape, memory.strides) for memory in looks.values())
+    strides = _joined_strides(torch.stack, layouts, dtype, times=count if len(layouts) == 1 else 1)
     return DeferredBatch._of(tuple(recordings), (count, *shape), dtype, strides)
 
 
@@ -461,17 +463,17 @@ def _expand(tensor: Any, *size: Any, **kwargs: Any) -> Any:
     """To the shape that it has already."""
     if not pending(tensor) or kwargs:
         return NotImplemented
-    wanted = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
-    if len(wanted) != len(tensor.shape):
+    shape = size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    if len(shape) != len(tensor.shape):
         return NotImplemented
-    if not all(type(n) is int and n in (-1, m) for n, m in zip(wanted, tensor.shape, strict=True)):
+    if not all(type(n) is int and n in (-1, m) for n, m in zip(shape, tensor.shape, strict=True)):
         return NotImplemented
     return DeferredTensor._of(tensor._memory)
 
 
 def _expand_as(tensor: Any, other: Any) -> Any:
-    plain = pending(tensor) or type(tensor) is torch.Tensor
-    return tensor.expand(other.shape) if plain else NotImplemented
+    is_tensor = pending(tensor) or type(tensor) is torch.Tensor
+    return tensor.expand(other.shape) if is_tensor else NotImplemented
 
 
 # What is done to each value, whatever its channel.
@@ -480,19 +482,19 @@ _BY_VALUE = frozenset(("normalize", "to_dtype", "mul", "div", "add", "sub"))
 
 def _repeat(tensor: Any, *sizes: Any, **kwargs: Any) -> Any:
     """A gray image in three channels: that of the image in RGB."""
-    wanted = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    if not pending(tensor) or kwargs or wanted != (3, 1, 1) or tensor._memory.mode != "L":
+    repeats = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    if not pending(tensor) or kwargs or repeats != (3, 1, 1) or tensor._memory.mode != "L":
         return NotImplemented
     opened, operations, size, _ = tensor._memory.recording()
     # Of one pixel, torch makes other strides here than ToTensor does.
     if ("to_tensor",) not in operations or size == (1, 1):
         return NotImplemented
-    at = operations.index(("to_tensor",))
-    for name, *arguments in operations[at + 1 :]:
-        several = any(isinstance(one, tuple) and len(one) > 1 for one in arguments)
+    position = operations.index(("to_tensor",))
+    for name, *arguments in operations[position + 1 :]:
+        several = any(isinstance(argument, tuple) and len(argument) > 1 for argument in arguments)
         if name not in _BY_VALUE or several:
             return NotImplemented
-    in_colour = (*operations[:at], ("convert", "RGB"), *operations[at:])
+    in_colour = (*operations[:position], ("convert", "RGB"), *operations[position:])
     return DeferredTensor(Recording(opened, in_colour, size, "RGB"))
 
 
@@ -500,11 +502,13 @@ def _reshape(tensor: Any, *shape: Any, **kwargs: Any) -> Any:
     """To the shape of an image, or with a dimension of one in front: a view."""
     if not (pending(tensor) or _unsqueezed(tensor)) or kwargs:
         return NotImplemented
-    wanted = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+    new_shape = tuple(
+        shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    )
     image = tensor.shape[-3:]
-    if wanted == image:
+    if new_shape == image:
         return DeferredTensor._of(tensor._memory)
-    return DeferredUnsqueezed._of(tensor._memory) if wanted == (1, *image) else NotImplemented
+    return DeferredUnsqueezed._of(tensor._memory) if new_shape == (1, *image) else NotImplemented
 
 
 def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> Any:
@@ -519,9 +523,9 @@ def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> An
     left, right, top, bottom, *others = (*pad, 0, 0)[: max(4, len(pad))]
     if any(others):
         return NotImplemented
-    made = bordered(tensor._memory, left, top, right, bottom, 0 if value is None else value)
+    memory = bordered(tensor._memory, left, top, right, bottom, 0 if value is None else value)
     kind = DeferredUnsqueezed if _unsqueezed(tensor) else DeferredTensor
-    return NotImplemented if made is None else kind._of(made)
+    return NotImplemented if memory is None else kind._of(memory)
 
 
 def _to_fill(value: Any) -> bool:
@@ -554,10 +558,10 @@ def _unbind(batch: Any, dim: Any = 0) -> Any:
     if dim != 0:
         return NotImplemented
     if _to_fill(batch):
-        return tuple(DeferredRow(batch, place) for place in range(len(batch.rows)))
+        return tuple(DeferredRow(batch, index) for index in range(len(batch.rows)))
     if not _whole_batch(batch):
         return NotImplemented
-    rows = tuple(_row_of(batch, place) for place in range(len(batch.rows)))
+    rows = tuple(_row_of(batch, index) for index in range(len(batch.rows)))
     return NotImplemented if any(row is NotImplemented for row in rows) else rows
 
 
@@ -566,19 +570,19 @@ def _iter(batch: Any) -> Any:
     return NotImplemented if rows is NotImplemented else iter(rows)
 
 
-def _row_of(batch: DeferredBatch, place: int) -> Any:
+def _row_of(batch: DeferredBatch, index: int) -> Any:
     """A row of a batch of recordings. See Note [Rows of a batch]."""
-    memory = Memory.of(cast(Recording, batch.rows[place]))
+    memory = Memory.of(cast(Recording, batch.rows[index]))
     strides = strides_of(batch)[1:]
     if memory.strides != strides:
         memory = memory.then(("contiguous",))
         if memory.strides != strides:
             return NotImplemented
-    memory.whole = View(batch, place)
+    memory.whole = View(batch, index)
     return DeferredTensor._of(memory)
 
 
-def _part(tensor: DeferredTensor, index: Any) -> Any:
+def _sliced(tensor: DeferredTensor, index: Any) -> Any:
     """A part of a tensor. See Note [Parts]."""
     memory = tensor._memory
     if memory.has_part or not movable(memory):
@@ -604,16 +608,16 @@ def _flip(tensor: Any, *dims: Any, **kwargs: Any) -> Any:
 
 def _ordered(tensor: DeferredTensor, index: list[Any]) -> Any:
     """The three channels in any order: those of the image, as nothing tells them apart since."""
-    memory, places = tensor._memory, channel_order(index)
-    if places is None or memory.mode != "RGB" or not memory.layout.contiguous or memory.gaps:
+    memory, channels = tensor._memory, channel_order(index)
+    if channels is None or memory.mode != "RGB" or not memory.layout.contiguous or memory.gaps:
         return NotImplemented
     if min(tensor.shape) < LEAST_SIDE:
         return NotImplemented
-    made = next(k for k, (name, *_) in enumerate(memory.operations) if name in TENSOR_OPERATIONS)
-    if not all(_alike_in_channels(operation) for operation in memory.operations[made:]):
+    first = next(k for k, (name, *_) in enumerate(memory.operations) if name in TENSOR_OPERATIONS)
+    if not all(_alike_in_channels(operation) for operation in memory.operations[first:]):
         return NotImplemented
-    order: Operation = ("order", *places)
-    operations = (*memory.operations[:made], order, *memory.operations[made:])
+    order: Operation = ("order", *channels)
+    operations = (*memory.operations[:first], order, *memory.operations[first:])
     moved = Memory(memory.opened, operations, memory.size, memory.mode, memory.layout)
     return DeferredTensor._of(moved)
 
@@ -621,7 +625,7 @@ def _ordered(tensor: DeferredTensor, index: list[Any]) -> Any:
 def _alike_in_channels(operation: Operation) -> bool:
     name, *values = operation
     if name == "normalize":
-        return all(len(set(one)) == 1 for one in cast("list[tuple[float, ...]]", values))
+        return all(len(set(channels)) == 1 for channels in cast("list[tuple[float, ...]]", values))
     if name == "look_up":
         table = cast(bytes, values[0])
         return table == table[: len(table) // 3] * 3
@@ -632,26 +636,26 @@ def _get(tensor: Any, index: Any) -> Any:
     if pending(tensor):
         if index is None:
             return _unsqueeze(tensor, 0)
-        return _ordered(tensor, index) if type(index) is list else _part(tensor, index)
+        return _ordered(tensor, index) if type(index) is list else _sliced(tensor, index)
     if _unsqueezed(tensor):
         return _squeeze(tensor, 0) if type(index) is int and index in (0, -1) else NotImplemented
     if type(index) is int and _whole_batch(tensor) and -len(tensor) <= index < len(tensor):
         return _row_of(tensor, index % len(tensor))
     if _row_to_fill(tensor):
-        row, part = tensor, index
+        row, inner = tensor, index
     elif _to_fill(tensor):
-        place, *rest = index if type(index) is tuple else (index,)
-        if type(place) is not int or not -len(tensor) <= place < len(tensor):
+        row_index, *inner_index = index if type(index) is tuple else (index,)
+        if type(row_index) is not int or not -len(tensor) <= row_index < len(tensor):
             return NotImplemented
-        row, part = DeferredRow(tensor, place % len(tensor)), tuple(rest)
+        row, inner = DeferredRow(tensor, row_index % len(tensor)), tuple(inner_index)
     else:
         return NotImplemented
-    box = _box(part, row.shape)
+    box = _box(inner, row.shape)
     if box is None:
         return NotImplemented
     x, y, w, h = box
     left, top, _, _ = row.box
-    return DeferredRow(row.batch, row.place, (left + x, top + y, w, h))
+    return DeferredRow(row.batch, row.row_index, (left + x, top + y, w, h))
 
 
 def _box(index: Any, shape: tuple[int, ...]) -> Box | None:
@@ -667,17 +671,17 @@ def _span(index: Any, shape: tuple[int, ...]) -> Box | None:
         indices = (slice(None),) * (len(shape) + 1 - len(indices)) + indices[1:]
     if len(indices) > len(shape):
         return None
-    taken = [(0, n) for n in shape]
-    for axis, one in enumerate(indices):
-        if type(one) is not slice or one.step not in (None, 1):
+    ranges = [(0, n) for n in shape]
+    for axis, item in enumerate(indices):
+        if type(item) is not slice or item.step not in (None, 1):
             return None
         if not all(
             kind in (int, type(None)) or issubclass(kind, np.integer)
-            for kind in (type(one.start), type(one.stop))
+            for kind in (type(item.start), type(item.stop))
         ):
             return None
-        taken[axis] = one.indices(shape[axis])[:2]
-    channels, (top, bottom), (left, right) = taken
+        ranges[axis] = item.indices(shape[axis])[:2]
+    channels, (top, bottom), (left, right) = ranges
     if channels != (0, shape[0]):
         return None
     return left, top, max(0, right - left), max(0, bottom - top)
@@ -706,10 +710,10 @@ def _assign(tensor: DeferredTensor, index: Any, value: Any) -> Any:
     if w == 0 or h == 0:
         return None
     if channel:  # those before it have to have been assigned, too
-        *before, (name, *given) = memory.operations
-        if name != "fill" or given[:4] != [y, x, h, w]:
+        *before, (name, *arguments) = memory.operations
+        if name != "fill" or arguments[:4] != [y, x, h, w]:
             return NotImplemented
-        filled = cast("tuple[float, ...]", given[4])
+        filled = cast("tuple[float, ...]", arguments[4])
         if len(filled) != channel:
             return NotImplemented
         memory.operations = tuple(before)

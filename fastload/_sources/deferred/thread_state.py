@@ -47,7 +47,7 @@ class MadeAhead(Protocol):
     def take(self, recording: Recording) -> np.ndarray | None:
         """The memory of the pixels that are asked for; None: they were not made."""
 
-    def asked(self, recording: Recording) -> None:
+    def note_asked(self, recording: Recording) -> None:
         """Note that they were asked for."""
 
 
@@ -75,9 +75,9 @@ class BatchContext:
         cache: of the images that ``single.py`` decodes; None: there is none.
         checks: whether images are checked where their pixels are needed first, because the batch
             cannot be made again.
-        asked: images whose pixels somebody asked for and nobody has made, by ``id``. What is not in
-            the batch in the end is decoded then, as the user's code would have seen what is wrong
-            with it. None: nobody will look.
+        unchecked: images whose pixels somebody asked for and nobody has made, by ``id``. What is
+            not in the batch in the end is decoded then, as the user's code would have seen what is
+            wrong with it. None: nobody will look.
 
     Attributes:
         opened: how many images were deferred.
@@ -94,11 +94,11 @@ class BatchContext:
         cache: OpenedCache | None = None,
         *,
         checks: bool = False,
-        asked: dict[int, Opened] | None = None,
+        unchecked: dict[int, Opened] | None = None,
     ) -> None:
         self.cache = cache
         self.checks = checks
-        self.asked = asked
+        self.unchecked = unchecked
         self.opened = self.given = self.read = 0
         self.failed = self.over = False
         self.hits = self.misses = 0
@@ -111,7 +111,7 @@ class BatchContext:
         return self.failed or _FAILED_ELSEWHERE[0] != self._failed_before
 
 
-class Kept(NamedTuple):
+class KeptPixels(NamedTuple):
     """Pixels of an image: uint8 (h, w, 3), what ``operations`` make of it in mode "RGB"."""
 
     opened: Opened
@@ -119,7 +119,7 @@ class Kept(NamedTuple):
     pixels: np.ndarray
 
 
-class _Thread(threading.local):
+class _ThreadState(threading.local):
     deferring: bool | None = None
     decoded: tuple[Opened, Image] | None = None
     last: Opened | None = None
@@ -127,7 +127,7 @@ class _Thread(threading.local):
     several = False
     shared: tuple[Operation, ...] = ()
     shared_before: tuple[Operation, ...] = ()
-    kept: Kept | None = None
+    kept: KeptPixels | None = None
     ahead: MadeAhead | None = None
     once_ns = 0
     making: Making | None = None
@@ -137,7 +137,7 @@ class _Thread(threading.local):
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
 
 
-THREAD = _Thread()
+THREAD = _ThreadState()
 """Of this thread.
 
 batch: that it makes; of no batch where it makes none.
@@ -167,14 +167,14 @@ def batch(context: BatchContext) -> Iterator[None]:
         yield
     finally:
         THREAD.batch = before
-        context.asked, context.over = None, True
+        context.unchecked, context.over = None, True
 
 
 def note_made(opened: Opened) -> None:
     """Note that the pixels of an image were made, so that it is not damaged."""
-    asked = THREAD.batch.asked
-    if asked:
-        asked.pop(id(opened), None)
+    unchecked = THREAD.batch.unchecked
+    if unchecked:
+        unchecked.pop(id(opened), None)
 
 
 def note_opened() -> None:
@@ -232,12 +232,12 @@ def cause(function: str) -> Iterator[None]:
         note_failure()
         raise
     finally:
-        taken = time.perf_counter_ns() - begin
+        elapsed_ns = time.perf_counter_ns() - begin
         key = (function, *_caller())
         causes = THREAD.causes
         if key in causes or len(causes) < MOST_CAUSES:
             count, ns = causes.get(key, (0, 0))
-            causes[key] = count + 1, ns + taken
+            causes[key] = count + 1, ns + elapsed_ns
 
 
 def forget() -> None:
@@ -248,8 +248,8 @@ def forget() -> None:
 def materialised() -> list[Cause]:
     """What this thread materialised since it last asked, the most expensive first."""
     causes, THREAD.causes = THREAD.causes, {}
-    found = [Cause(*key, *value) for key, value in causes.items()]
-    return sorted(found, key=lambda cause: -cause.ns)
+    listed = [Cause(*key, *value) for key, value in causes.items()]
+    return sorted(listed, key=lambda cause: -cause.ns)
 
 
 def _caller() -> tuple[str, int]:

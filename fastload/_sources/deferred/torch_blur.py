@@ -20,7 +20,7 @@ from ..._base.named import named
 from ..._transforms.pixels import operations as pixels
 from .thread_state import eagerly
 
-Kernel = tuple[int, int]
+KernelSize = tuple[int, int]
 Weights = tuple[float, ...]
 
 # Levels that are compared. Another order of the sums rounds about 1 of 100,000 to another level.
@@ -33,26 +33,26 @@ _LEAST_PIXELS: Final = 24 * 24
 _SIGMA: Final = 1.3
 _SIGMAS: Final = (_SIGMA, _SIGMA)
 
-_alike: dict[tuple[bool, Kernel, tuple[int, int], bool | None], bool] = {}
+_alike: dict[tuple[bool, KernelSize, tuple[int, int], bool | None], bool] = {}
 
 
 def recorded(size: tuple[int, int], kernel: Any, sigma: Any, v2: bool) -> tuple[Any, ...] | None:
-    """Kernel, sigma and, if they are known, the weights of x and y, of a blur of an image.
+    """KernelSize, sigma and, if they are known, the weights of x and y, of a blur of an image.
 
     None: torchvision does not take them for an image of ``size`` (w, h), or in this mode of torch
     it blurs otherwise.
     """
-    given = _kernel(kernel, sigma)
-    if given is None or torch.is_autocast_enabled("cpu"):  # in which it blurs in bfloat16
+    axes = _kernel(kernel, sigma)
+    if axes is None or torch.is_autocast_enabled("cpu"):  # in which it blurs in bfloat16
         return None
-    if not all(taps // 2 < side for taps, side in zip(given[0], size, strict=True)):
+    if not all(taps // 2 < side for taps, side in zip(axes[0], size, strict=True)):
         return None
-    across, down = (weights(v2, *axis) for axis in zip(*given, strict=True))
-    return given if across is None or down is None else (*given, across, down)
+    across, down = (weights(v2, *axis) for axis in zip(*axes, strict=True))
+    return axes if across is None or down is None else (*axes, across, down)
 
 
-def _kernel(size: Any, sigma: Any) -> tuple[Kernel, tuple[float, float]] | None:
-    """Kernel size and sigma in x and y, if torchvision takes them."""
+def _kernel(size: Any, sigma: Any) -> tuple[KernelSize, tuple[float, float]] | None:
+    """KernelSize size and sigma in x and y, if torchvision takes them."""
     sizes = (size, size) if type(size) is int else size
     if not isinstance(sizes, (tuple, list)) or len(sizes) != 2:
         return None
@@ -78,12 +78,12 @@ def weights(v2: bool, size: int, sigma: float) -> Weights | None:
     make = named(f"torchvision.transforms.{name}._get_gaussian_kernel1d")
     if make is None:
         return None
-    made = make(size, sigma, torch.float32, torch.device("cpu"))
-    return tuple(made.tolist())
+    kernel = make(size, sigma, torch.float32, torch.device("cpu"))
+    return tuple(kernel.tolist())
 
 
 def blurred(
-    image: Any, v2: bool, kernel: Kernel, sigma: tuple[float, float], *weights: Weights
+    image: Any, v2: bool, kernel: KernelSize, sigma: tuple[float, float], *weights: Weights
 ) -> Any:
     """The image, or the tensor of one, as torchvision blurs it."""
     blur = named(f"torchvision.transforms.{'v2.' * v2}functional.gaussian_blur")
@@ -96,7 +96,7 @@ def values(across: Weights, down: Weights) -> Weights:
 
 
 def blurs_alike(
-    v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: bool | None = None
+    v2: bool, kernel: KernelSize, size: tuple[int, int], contiguous: bool | None = None
 ) -> bool:
     """Whether the core blurs RGB images of ``size`` (w, h) as torch does, with such a kernel.
 
@@ -105,15 +105,15 @@ def blurs_alike(
     if size[0] * size[1] < _LEAST_PIXELS:
         return False
     key = v2, kernel, size, contiguous
-    known = _alike.get(key)
-    if known is None:
+    alike = _alike.get(key)
+    if alike is None:
         if len(_alike) >= _MOST_COMPARED:
             return False
-        known = _alike[key] = _compared(*key)
-    return known
+        alike = _alike[key] = _compared(*key)
+    return alike
 
 
-def _compared(v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: bool | None) -> bool:
+def _compared(v2: bool, kernel: KernelSize, size: tuple[int, int], contiguous: bool | None) -> bool:
     core, rng = _native.load(), np.random.default_rng(0)
     across, down = (weights(v2, taps, _SIGMA) for taps in kernel)
     if core is None or across is None or down is None:
@@ -126,8 +126,8 @@ def _compared(v2: bool, kernel: Kernel, size: tuple[int, int], contiguous: bool 
                 theirs = np.asarray(blurred(PIL.Image.fromarray(noise), v2, kernel, _SIGMAS))
             else:
                 image = torch.from_numpy(noise.copy()).permute(2, 0, 1)
-                made = blurred(image.contiguous() if contiguous else image, v2, kernel, _SIGMAS)
-                theirs = made.permute(1, 2, 0).numpy()
+                tensor = blurred(image.contiguous() if contiguous else image, v2, kernel, _SIGMAS)
+                theirs = tensor.permute(1, 2, 0).numpy()
             core.pixels(noise, codes, numbers)
             if not np.array_equal(noise, theirs):
                 return False

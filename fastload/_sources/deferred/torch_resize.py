@@ -35,7 +35,7 @@ def filter_of(interpolation: Any) -> str | None:
     return name if _in_core(name) else None
 
 
-def size_after(size: tuple[int, int], wanted: Any, max_size: Any) -> tuple[int, int] | None:
+def size_after(size: tuple[int, int], new_size: Any, max_size: Any) -> tuple[int, int] | None:
     """Width and height of an image of ``size`` (w, h) after ``resize(image, wanted, max_size)``.
 
     None: in this release nobody knows, or torch has to say what it makes of it.
@@ -46,16 +46,16 @@ def size_after(size: tuple[int, int], wanted: Any, max_size: Any) -> tuple[int, 
     output_size = _output_size()
     if output_size is None:
         return None
-    height, width = output_size(size[::-1], size=wanted, max_size=max_size)
+    height, width = output_size(size[::-1], size=new_size, max_size=max_size)
     return (width, height) if type(width) is type(height) is int else None
 
 
 @functools.cache
 def _output_size() -> Callable[..., tuple[int, int]] | None:
-    found: Callable[..., tuple[int, int]] | None = named(
+    function: Callable[..., tuple[int, int]] | None = named(
         "torchvision.transforms.v2.functional._geometry._compute_resized_output_size"
     )
-    return found
+    return function
 
 
 @functools.cache
@@ -75,8 +75,8 @@ def contiguous_after(
     image = whole[:, 1:-1, 1:-1] if gaps else whole
     strides: tuple[int, ...] = resize(image, list(_RESIZED), antialias=True).stride()
     h, w = _RESIZED
-    known: dict[tuple[int, ...], bool] = {(h * w, w, 1): True, (1, 3 * w, 3): False}
-    return known.get(strides)
+    layouts: dict[tuple[int, ...], bool] = {(h * w, w, 1): True, (1, 3 * w, 3): False}
+    return layouts.get(strides)
 
 
 # Height and width before and after: fewer and more than four products in a sum, up and down.
@@ -95,18 +95,18 @@ def sums() -> int | None:
     if core is None:
         return None
     generator = torch.Generator().manual_seed(0)
-    known = set(range(core.value_sums))
+    candidates = set(range(core.value_sums))
     for before, after in _TRIED:
         levels = torch.randint(
             0, 256, (3, *before), dtype=torch.uint8, device="cpu", generator=generator
         )
         expected = functional.resize(levels.float().div(255), list(after), antialias=True).numpy()
-        for how in list(known):
-            made = np.empty((3, *after), np.float32)
-            core.resize_values(levels.permute(1, 2, 0).contiguous().numpy(), _UNIT, made, how)
-            if not np.array_equal(made.view(np.int32), expected.view(np.int32)):
-                known.remove(how)
-    return min(known, default=None)
+        for how in list(candidates):
+            resized = np.empty((3, *after), np.float32)
+            core.resize_values(levels.permute(1, 2, 0).contiguous().numpy(), _UNIT, resized, how)
+            if not np.array_equal(resized.view(np.int32), expected.view(np.int32)):
+                candidates.remove(how)
+    return min(candidates, default=None)
 
 
 # What ToTensor makes of each level, for three channels.

@@ -14,10 +14,10 @@ import torch
 
 from ... import _native
 from . import headers, openers, single
+from .guarded import Function
 from .recording import Opened, Operation, Recording
 from .tensor import Deferred, DeferredTensor
 from .thread_state import THREAD
-from .trial import Function
 
 _MODES = ("RGB", "L")
 
@@ -51,8 +51,8 @@ def _read(input: Any, mode: Any, apply_exif_orientation: Any = False) -> torch.T
     name = getattr(mode, "name", mode)
     if not isinstance(name, str):
         return None
-    wanted = {"UNCHANGED": "", "RGB": "RGB", "GRAY": "L"}.get(name.upper())
-    if wanted is None or apply_exif_orientation is not False:
+    new_mode = {"UNCHANGED": "", "RGB": "RGB", "GRAY": "L"}.get(name.upper())
+    if new_mode is None or apply_exif_orientation is not False:
         return None
     if not isinstance(input, torch.Tensor):
         file = openers.at_path(str(input))  # as torchvision, which knows no bytes
@@ -66,36 +66,36 @@ def _read(input: Any, mode: Any, apply_exif_orientation: Any = False) -> torch.T
         return None
     path, data, stamp, header = file
     if header is None or header.format != "JPEG":
-        opened = _png(path, data, wanted)
+        opened = _png(path, data, new_mode)
     else:
         opened = Opened(path, data, stamp, header.size, header.mode, "JPEG", "torchvision")
     if opened is None or opened.mode not in _MODES:
         return None
     operations: tuple[Operation, ...] = (("to_image",),)
-    wanted = wanted or opened.mode
-    if wanted != opened.mode:
-        if wanted == "L":
+    new_mode = new_mode or opened.mode
+    if new_mode != opened.mode:
+        if new_mode == "L":
             return None  # of a colour image torchvision takes the luminance that is in the file
-        operations = (("convert", wanted), *operations)
+        operations = (("convert", new_mode), *operations)
     batch = THREAD.batch
-    if opened.format == "PNG" and wanted == "L":
-        made = single.tensor(
-            Recording(opened, operations, opened.size, wanted), single.ROWS_OF_PIXELS
+    if opened.format == "PNG" and new_mode == "L":
+        tensor = single.tensor(
+            Recording(opened, operations, opened.size, new_mode), single.ROWS_OF_PIXELS
         )
-        batch.read += made is not None
-        return made
+        batch.read += tensor is not None
+        return tensor
     batch.opened += 1
     if batch.checks:
         opened = single.checked(opened)
-    if batch.asked is not None:
-        batch.asked[id(opened)] = opened
-    return DeferredTensor(Recording(opened, operations, opened.size, wanted))
+    if batch.unchecked is not None:
+        batch.unchecked[id(opened)] = opened
+    return DeferredTensor(Recording(opened, operations, opened.size, new_mode))
 
 
-def _png(path: str | None, data: bytes | None, wanted: str) -> Opened | None:
+def _png(path: str | None, data: bytes | None, new_mode: str) -> Opened | None:
     """A PNG that torchvision decodes as the core does, with its bytes: they had to be looked at.
 
-    ``wanted``: the mode; "": that of the file.
+    ``new_mode``: the mode; "": that of the file.
     """
     core = _native.load()
     if core is None or core.png_version() is None:
@@ -107,6 +107,6 @@ def _png(path: str | None, data: bytes | None, wanted: str) -> Opened | None:
             if headers.png(data) is not None:
                 data += file.read()
     mode, size = headers.png(data) or ("", (0, 0))
-    if mode not in _MODES or (wanted or mode) != mode or not headers.is_plain_png(data):
+    if mode not in _MODES or (new_mode or mode) != mode or not headers.is_plain_png(data):
         return None
     return Opened(None, data, None, size, mode, "PNG", "torchvision")

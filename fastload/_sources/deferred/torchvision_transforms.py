@@ -31,13 +31,13 @@ from torchvision.transforms.functional import InterpolationMode
 from ..._base.named import named
 from ..._base.pixel_limit import is_within
 from . import torch_resize
+from .guarded import Function, has_hook_of_all_modules
 from .image import PLAIN, DeferredImage, fits, keeps_no_color, sides_of, waiting
 from .memory import LEAST_SIDE, Memory, holds_values, of_image
 from .operations import channels
 from .recording import Argument, Operation
 from .tensor import DeferredTensor, Draft, draft, finished, pending
 from .thread_state import THREAD
-from .trial import Function, has_hook_of_all_modules
 
 _Border: TypeAlias = "tuple[str, int, int, int, int, Argument]"
 
@@ -48,11 +48,11 @@ _FLOATS: Final = struct.Struct("f")
 ONE_PIXEL: Final = (1, 1)  # where v2's normalize changes the strides, which mean nothing there
 
 
-def unchanged_in(where: ModuleType | type, *names: str) -> Callable[[], bool]:
+def unchanged_in(owner: ModuleType | type, *names: str) -> Callable[[], bool]:
     """Whether torchvision's functions of these names are still its own: programs replace them."""
     get = operator.attrgetter("__name__", *names)  # which wants one at least
-    own = get(where)
-    return lambda: bool(get(where) == own)
+    own = get(owner)
+    return lambda: bool(get(owner) == own)
 
 
 # Draws.
@@ -108,14 +108,16 @@ _OF_32_BITS: Final = 1 << 28
 
 def two_below(first: int, second: int) -> tuple[int, int]:
     """``torch.randint(0, first, size=(1,)).item()``, then the same with ``second``."""
-    both = first * second
-    if both >= _OF_32_BITS or not _draws_into_scratch():
-        one, other = (torch.randint(0, end, size=(1,)).item() for end in (first, second))
-        return int(one), int(other)
-    # A number below ``end`` is the remainder of the random bits, and ``end`` divides ``both``: so
-    # one call draws for the two.
-    one, other = _SCRATCH.whole.random_(0, both).tolist()
-    return one % first, other % second
+    product = first * second
+    if product >= _OF_32_BITS or not _draws_into_scratch():
+        first_drawn, second_drawn = (
+            torch.randint(0, end, size=(1,)).item() for end in (first, second)
+        )
+        return int(first_drawn), int(second_drawn)
+    # A number below ``end`` is the remainder of the random bits, and ``end`` divides ``product``:
+    # so one call draws both.
+    first_drawn, second_drawn = _SCRATCH.whole.random_(0, product).tolist()
+    return first_drawn % first, second_drawn % second
 
 
 _ENDS: Final = ((1, 1), (1, 2), (9, 9), (33, 1000), (65_535, 4096), (3, _OF_32_BITS // 4))
@@ -127,8 +129,8 @@ def _fills_alike() -> bool:
     ours, theirs = (torch.Generator("cpu").manual_seed(1) for _ in range(2))
     for first, second in _ENDS * 3:
         drawn = torch.empty(2, dtype=torch.int64, device="cpu")
-        one, other = drawn.random_(0, first * second, generator=ours).tolist()
-        for end, value in ((first, one), (second, other)):
+        first_drawn, second_drawn = drawn.random_(0, first * second, generator=ours).tolist()
+        for end, value in ((first, first_drawn), (second, second_drawn)):
             if torch.randint(0, end, (1,), generator=theirs, device="cpu").item() != value % end:
                 return False
         real = torch.empty(1, dtype=torch.float32, device="cpu").uniform_(generator=ours)
@@ -225,10 +227,10 @@ def _expansion(
     if sides is None:
         return None
     try:
-        given = functional_pil._parse_fill(fill, PIL.Image.new(mode, (1, 1)), name="fill")
+        parsed = functional_pil._parse_fill(fill, PIL.Image.new(mode, (1, 1)), name="fill")
     except ValueError:  # not one value for each channel
         return None
-    color: Any = given["fill"]
+    color: Any = parsed["fill"]
     return ("expand", *sides, color) if fits(mode, color) else None
 
 
@@ -250,17 +252,19 @@ def resize(original: Function) -> Function:
         # Without antialias torchvision warns.
         if waiting(img) and antialias is not False and unchanged() and on_images():
             filter = _filter(interpolation)
-            wanted = _resized_to(img.size, size, max_size)
-            if filter is not None and wanted is not None:
-                return img if wanted == img.size else img.resize(wanted, filter)
+            new_size = _resized_to(img.size, size, max_size)
+            if filter is not None and new_size is not None:
+                return img if new_size == img.size else img.resize(new_size, filter)
         elif pending(img) and antialias is True and unchanged():
-            now = img._memory.size
-            wanted = _resized_to(now, size, max_size)
-            if wanted is not None and _filter(interpolation) == PIL.Image.Resampling.BILINEAR:
+            old_size = img._memory.size
+            new_size = _resized_to(old_size, size, max_size)
+            if new_size is not None and _filter(interpolation) == PIL.Image.Resampling.BILINEAR:
                 memory = img._memory
-                made = memory if wanted == now else resized_values(memory, *wanted, v2=False)
-                if made is not None:
-                    return img if made is memory else DeferredTensor._of(made)
+                new_memory = (
+                    memory if new_size == old_size else resized_values(memory, *new_size, v2=False)
+                )
+                if new_memory is not None:
+                    return img if new_memory is memory else DeferredTensor._of(new_memory)
         return original(img, size, interpolation, max_size, antialias)
 
     return resize
@@ -285,28 +289,30 @@ def _filter(interpolation: Any) -> int | None:
     return interpolation if type(interpolation) is int and 0 <= interpolation <= 5 else None
 
 
-def _resized_to(now: tuple[int, int], size: Any, max_size: Any) -> tuple[int, int] | None:
-    """Width and height of an image of width and height ``now`` after ``functional.resize``."""
+def _resized_to(old_size: tuple[int, int], size: Any, max_size: Any) -> tuple[int, int] | None:
+    """Width and height of an image of width and height ``old_size`` after ``functional.resize``."""
     if type(size) in (tuple, list) and len(size) == 2:
-        both = height_and_width(size) if max_size is None else None
+        new_size = height_and_width(size) if max_size is None else None
     else:
         side = [size] if type(size) is int else size
         if type(side) not in (tuple, list) or len(side) != 1 or type(side[0]) is not int:
             return None
         if max_size is not None and type(max_size) is not int:
             return None
-        both = height_and_width(functional._compute_resized_output_size(now[::-1], side, max_size))
-    return None if both is None else both[::-1]
+        new_size = height_and_width(
+            functional._compute_resized_output_size(old_size[::-1], side, max_size)
+        )
+    return None if new_size is None else new_size[::-1]
 
 
-# Transforms of v1. Those in ``STEPS`` are recorded without asking torchvision.
+# Transforms of v1. Those in ``RECORDED_TRANSFORMS`` are recorded without asking torchvision.
 
 
 Recorder: TypeAlias = "Callable[[Any, Any, bool], Any]"
-"""As ``Step.record``."""
+"""As ``RecordedTransform.record``."""
 
 
-class Step(NamedTuple):
+class RecordedTransform(NamedTuple):
     """How a transform is recorded.
 
     Attributes:
@@ -316,7 +322,7 @@ class Step(NamedTuple):
             given back.
         calls: torchvision's functions that it stands for.
         methods: the same, of its class.
-        where: the module of ``calls``.
+        module: that of ``calls``.
         keeps_labels: whether it takes labels with the image, and gives them back.
     """
 
@@ -324,12 +330,12 @@ class Step(NamedTuple):
     record: Recorder
     calls: tuple[str, ...]
     methods: tuple[str, ...]
-    where: ModuleType = functional
+    module: ModuleType = functional
     keeps_labels: bool = False
 
     def usual(self) -> Callable[[Any], bool]:
         """Makes a function: whether a transform's functions are still torchvision's own."""
-        functions = unchanged_in(self.where, *self.calls)
+        functions = unchanged_in(self.module, *self.calls)
         methods = unchanged_in(self.kind, *self.methods)
         own = {*self.methods, "get_params"}
         return lambda transform: functions() and methods() and own.isdisjoint(transform.__dict__)
@@ -339,20 +345,20 @@ Applies: TypeAlias = "Mapping[type, Callable[[Any], bool]]"
 """Classes as ``RandomApply``, and how each draws, for its ``p``, whether it applies its own."""
 
 
-class Sample(NamedTuple):
+class ImageWithLabels(NamedTuple):
     """An image among labels, which are all that a transform of v2 is given.
 
     Attributes:
         leaves, spec: of torch's tree of them.
-        place: of the image among the leaves.
+        image_index: of the image among the leaves.
     """
 
     leaves: list[Any]
     spec: TreeSpec
-    place: int
+    image_index: int
 
     def with_image(self, image: Any) -> Any:
-        leaves = [*self.leaves[: self.place], image, *self.leaves[self.place + 1 :]]
+        leaves = [*self.leaves[: self.image_index], image, *self.leaves[self.image_index + 1 :]]
         return tree_unflatten(leaves, self.spec)
 
 
@@ -374,9 +380,9 @@ class _Chain(NamedTuple):
 
 def composer(
     kind: type[Any],
-    steps: Callable[[], Sequence[Step]],
+    steps: Callable[[], Sequence[RecordedTransform]],
     applies: Applies,
-    sample_of: Callable[[tuple[Any, ...]], Sample | None] = lambda _: None,
+    sample_of: Callable[[tuple[Any, ...]], ImageWithLabels | None] = lambda _: None,
 ) -> Callable[[Function], Function]:
     """The call of a ``Compose``. What a step has made nobody else has: the next one may change it.
 
@@ -385,7 +391,7 @@ def composer(
 
     ``sample_of``: the sample that several inputs, or a container, are; None: another one.
     """
-    applied_as_usual = {one: unchanged_in(one, "forward") for one in applies}
+    applied_as_usual = {applied: unchanged_in(applied, "forward") for applied in applies}
 
     def make(original: Function) -> Function:
         usual = {step.kind: (step, step.usual()) for step in steps()}
@@ -409,19 +415,19 @@ def composer(
             return recorded is not None and usual[type(transform)][0].keeps_labels
 
         def chain_of(compose: Any) -> _Chain:
-            now = list(compose.transforms)
-            known: _Chain | None = THREAD.batch.chains.get(compose)
-            if known is None or known.transforms != now or any(known.hooks):
-                recorders = list(map(recorder, now))
+            current = list(compose.transforms)
+            chain: _Chain | None = THREAD.batch.chains.get(compose)
+            if chain is None or chain.transforms != current or any(chain.hooks):
+                recorders = list(map(recorder, current))
                 hooks = itertools.chain.from_iterable(
-                    map(_hooks, itertools.compress(now, recorders))
+                    map(_hooks, itertools.compress(current, recorders))
                 )
                 # What may leave an image alone gives back the very sample.
-                always = any(not hasattr(transform, "p") for transform in now)
-                labels = always and all(map(keeps_labels, now, recorders))
-                known = _Chain(now, recorders, list(hooks), labels)
-                THREAD.batch.chains[compose] = known
-            return known
+                always = any(not hasattr(transform, "p") for transform in current)
+                labels = always and all(map(keeps_labels, current, recorders))
+                chain = _Chain(current, recorders, list(hooks), labels)
+                THREAD.batch.chains[compose] = chain
+            return chain
 
         def call(self: Any, *inputs: Any) -> Any:
             image = draft(inputs[0]) if len(inputs) == 1 else None
@@ -433,9 +439,9 @@ def composer(
             if sample is not None:
                 if not chain.keeps_labels:
                     return original(self, *inputs)
-                image = draft(sample.leaves[sample.place])
-            made, _ = _chained(chain.transforms, chain.recorders, image, False)
-            return finished(made) if sample is None else sample.with_image(finished(made))
+                image = draft(sample.leaves[sample.image_index])
+            result, _ = _chained(chain.transforms, chain.recorders, image, False)
+            return finished(result) if sample is None else sample.with_image(finished(result))
 
         return call
 
@@ -450,11 +456,11 @@ def _chained(
         if isinstance(recorded, _Applied):
             img, mine = recorded.chained(transform, img, mine)
             continue
-        made = recorded and recorded(transform, img, mine)
-        if made is None:
+        result = recorded and recorded(transform, img, mine)
+        if result is None:
             img, mine = draft(transform(finished(img))), False
-        elif made is not img:
-            img, mine = made, True
+        elif result is not img:
+            img, mine = result, True
     return img, mine
 
 
@@ -503,10 +509,10 @@ def _applied(transform: Any) -> list[Any] | None:
 def _hooks(transform: Any) -> list[Any]:
     """What has the hooks of a module, those too that are registered later."""
     own = getattr(transform, "__dict__", {})
-    found = [own[name] for name in _HOOKS if name in own]
+    hooks = [own[name] for name in _HOOKS if name in own]
     for inner in _applied(transform) or ():
-        found += _hooks(inner)
-    return found
+        hooks += _hooks(inner)
+    return hooks
 
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -550,11 +556,11 @@ def with_padding(
 def resized(transform: Any, image: Any, mine: bool) -> Any:
     if not waiting(image) or transform.antialias is False:
         return None
-    wanted = _resized_to(image._size, transform.size, transform.max_size)
+    new_size = _resized_to(image._size, transform.size, transform.max_size)
     filter = _filter(transform.interpolation)
-    if wanted is None or filter is None:
+    if new_size is None or filter is None:
         return None
-    return image if wanted == image._size else image.resize(wanted, filter)
+    return image if new_size == image._size else image.resize(new_size, filter)
 
 
 def center_cropped(transform: Any, image: Any, mine: bool) -> Any:
@@ -623,15 +629,15 @@ def _keeps_mode(image: DeferredImage) -> bool:
 
 
 def color_ranges(transform: Any) -> _Ranges | None:
-    found = []
+    ranges = []
     for name in COLORS:
-        given = getattr(transform, name)
-        ends = None if given is None else _numbers(given)
-        if ends is None and given is not None:
+        setting = getattr(transform, name)
+        ends = None if setting is None else _numbers(setting)
+        if ends is None and setting is not None:
             return None
-        found.append(ends)
-    hue = found[3]
-    return None if hue is not None and not -0.5 <= hue[0] <= hue[1] <= 0.5 else tuple(found)
+        ranges.append(ends)
+    hue = ranges[3]
+    return None if hue is not None and not -0.5 <= hue[0] <= hue[1] <= 0.5 else tuple(ranges)
 
 
 def random_adjustments(ranges: _Ranges, of: str = "") -> list[Operation]:
@@ -740,56 +746,56 @@ def on_tensors(
 
 APPLIES: Final[Applies] = {transforms.RandomApply: _reaches}
 
-STEPS: Final = (
-    Step(
+RECORDED_TRANSFORMS: Final = (
+    RecordedTransform(
         kind=transforms.RandomCrop,
         record=_cropped,
         calls=("pad", "crop", "get_dimensions"),
         methods=("forward", "get_params"),
     ),
-    Step(
+    RecordedTransform(
         kind=transforms.Resize,
         record=resized,
         calls=("resize", "get_dimensions", "_compute_resized_output_size"),
         methods=("forward",),
     ),
-    Step(
+    RecordedTransform(
         kind=transforms.CenterCrop,
         record=center_cropped,
         calls=("center_crop", "crop", "get_dimensions"),
         methods=("forward",),
     ),
-    Step(
+    RecordedTransform(
         kind=transforms.RandomResizedCrop,
         record=resized_crop,
         calls=("resized_crop", "crop", "resize", "get_dimensions"),
         methods=("forward", "get_params"),
     ),
-    Step(
+    RecordedTransform(
         kind=transforms.RandomHorizontalFlip,
         record=flipper(vertical=False),
         calls=("hflip",),
         methods=("forward",),
     ),
-    Step(
+    RecordedTransform(
         kind=transforms.RandomVerticalFlip,
         record=flipper(vertical=True),
         calls=("vflip",),
         methods=("forward",),
     ),
-    Step(
+    RecordedTransform(
         kind=transforms.ColorJitter,
         record=of_other_colors,
         calls=ADJUSTMENTS,
         methods=("forward", "get_params"),
     ),
-    Step(
+    RecordedTransform(
         kind=transforms.ToTensor,
         record=ending("to_tensor", DeferredTensor),
         calls=("to_tensor",),
         methods=("__call__",),
     ),
-    Step(
+    RecordedTransform(
         kind=transforms.Normalize,
         record=on_tensors(
             lambda own, memory, mine: normalized(memory, own.mean, own.std, own.inplace, mine),

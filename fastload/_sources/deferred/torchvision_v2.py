@@ -21,13 +21,13 @@ from ..._base.named import named
 from ..._transforms.pixels.augmix import grid_is_fused, grid_rounding
 from . import torch_blur, torch_resize
 from . import torchvision_transforms as v1
+from .guarded import Function
 from .image import DeferredImage, sides_of, waiting
 from .memory import LEAST_SIDE, Memory, bordered, channel_order, holds_levels, movable
 from .operations import Layout, dtype_name
 from .recording import Operation
 from .slots import Size
 from .tensor import DeferredTensor, DeferredTVImage, Draft, finished
-from .trial import Function
 
 # They take any structure. That a single image is none need not be found out.
 
@@ -72,10 +72,10 @@ def forward(*, at_random: bool) -> Callable[[Function], Function]:
 
 def cast(memory: Memory, dtype: Any, scale: Any, mine: bool = False) -> Memory | None:
     """A tensor as ``to_dtype`` gives it; None: it is not recorded."""
-    now = memory.layout.dtype
-    if now == dtype:
+    old_dtype = memory.layout.dtype
+    if old_dtype == dtype:
         return memory
-    if now != torch.uint8 and (scale or not now.is_floating_point):
+    if old_dtype != torch.uint8 and (scale or not old_dtype.is_floating_point):
         return None
     if dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
         return None
@@ -126,9 +126,9 @@ def recolored(memory: Memory, *values: Any, name: str) -> Memory | None:
 
 def padded(memory: Memory, padding: Any, fill: Any, mode: Any) -> Memory | None:
     """Levels with a border of a colour, as ``pad`` gives them; None: it is not recorded."""
-    given = tuple(padding) if type(padding) in (list, tuple) else padding
+    border = tuple(padding) if type(padding) in (list, tuple) else padding
     levels = _fill(fill) if type(fill) in (list, tuple) and len(fill) == _CHANNELS else None
-    sides = sides_of(given)
+    sides = sides_of(border)
     if levels is None or sides is None or not any(sides) or mode != "constant":
         return None
     return memory.then(("border_levels", *sides, levels)) if holds_levels(memory) else None
@@ -138,26 +138,26 @@ def grayed(memory: Memory, channels: Any) -> Memory | None:
     """Levels of one channel, shown three times, as ``rgb_to_grayscale`` gives them."""
     if channels != 3 or not holds_levels(memory) or torch.get_default_dtype() is not torch.float32:
         return None
-    made = memory.then(("tensor_gray",))
-    made.gaps = 0, memory.size[0], 1
-    made.has_part = True
-    return made
+    gray = memory.then(("tensor_gray",))
+    gray.gaps = 0, memory.size[0], 1
+    gray.has_part = True
+    return gray
 
 
 def reordered(memory: Memory, order: Any) -> Memory | None:
     """Levels as ``permute_channels`` gives them; None: it is not recorded."""
-    places = channel_order(order)
-    if places is None or not holds_levels(memory):
+    channels = channel_order(order)
+    if channels is None or not holds_levels(memory):
         return None
-    return memory.then(("tensor_order", *places))
+    return memory.then(("tensor_order", *channels))
 
 
 def blurred(memory: Memory, kernel_size: Any, sigma: Any) -> Memory | None:
     """Levels as ``gaussian_blur`` gives them; None: it is not recorded."""
-    given = torch_blur.recorded(memory.size, kernel_size, sigma, v2=True)
-    if given is None or not holds_levels(memory):
+    blur = torch_blur.recorded(memory.size, kernel_size, sigma, v2=True)
+    if blur is None or not holds_levels(memory):
         return None
-    return memory.then(("tensor_blur", memory.layout.contiguous, *given))
+    return memory.then(("tensor_blur", memory.layout.contiguous, *blur))
 
 
 def _is_factor(size: Size, factor: Any) -> bool:
@@ -227,8 +227,8 @@ def mapped(
         return None
     turned = angle, tuple(translate), scale, tuple(shear)
     center = None if center is None else tuple(center)
-    given = (*zip(("angle", "translate", "scale", "shear"), turned), ("center", center))
-    return _warped(memory, "affine_image", given, turned, interpolation, fill, center)
+    arguments = (*zip(("angle", "translate", "scale", "shear"), turned), ("center", center))
+    return _warped(memory, "affine_image", arguments, turned, interpolation, fill, center)
 
 
 def rotated(
@@ -245,13 +245,13 @@ def rotated(
 def _warped(
     memory: Memory,
     kernel: str,
-    given: tuple[tuple[str, Any], ...],
+    arguments: tuple[tuple[str, Any], ...],
     turned: tuple[Any, ...],
     interpolation: Any,
     fill: Any,
     center: tuple[float, float] | None,
 ) -> Memory | None:
-    """``given``: the kernel's arguments; ``turned``: those of its matrix, after the centre."""
+    """``arguments``: the kernel's arguments; ``turned``: those of its matrix, after the centre."""
     mode = _mode(interpolation)
     if mode is None or not holds_levels(memory):
         return None
@@ -260,10 +260,12 @@ def _warped(
         return None
     around = [0.0, 0.0]
     if center is not None:
-        around = [at - side * 0.5 for at, side in zip(center, memory.size, strict=True)]
-    given += (("interpolation", mode), ("fill", levels or None))
+        around = [
+            coordinate - side * 0.5 for coordinate, side in zip(center, memory.size, strict=True)
+        ]
+    arguments += (("interpolation", mode), ("fill", levels or None))
     matrix, fused = tuple(inverse(around, *turned)), bool(grid_is_fused(*memory.size))
-    return memory.then(("tensor_warp", kernel, given, matrix, filter, levels, fused))
+    return memory.then(("tensor_warp", kernel, arguments, matrix, filter, levels, fused))
 
 
 def _mode(interpolation: Any) -> InterpolationMode | None:
@@ -277,12 +279,12 @@ def _mode(interpolation: Any) -> InterpolationMode | None:
 def _modes_by_name() -> dict[str, InterpolationMode]:
     """The names of modes that this release takes."""
     check = named("torchvision.transforms.v2.functional._geometry._check_interpolation")
-    taken = {}
+    modes = {}
     for mode in InterpolationMode:
         with contextlib.suppress(TypeError, ValueError):  # another release, or no name of this one
             if check(mode.value) is mode:
-                taken[mode.value] = mode
-    return taken
+                modes[mode.value] = mode
+    return modes
 
 
 def _are_numbers(*values: Any) -> bool:
@@ -309,10 +311,10 @@ _MOST: Final = 1e9  # of the numbers of a map
 @functools.cache
 def _inverse() -> Callable[..., list[float]] | None:
     """torchvision's matrix from output to source; None: this release has no such function."""
-    found: Callable[..., list[float]] | None = named(
+    function: Callable[..., list[float]] | None = named(
         "torchvision.transforms.v2.functional._geometry._get_inverse_affine_matrix"
     )
-    return found
+    return function
 
 
 _CHANNELS: Final = 3
@@ -345,14 +347,16 @@ _TAKEN: Final[dict[str, Callable[..., bool]]] = {
 def _to_dtype(transform: Any, memory: Memory, mine: bool) -> Memory | None:
     if type(transform.dtype) is not torch.dtype:  # but a dict of them, by type
         return None
-    made = cast(memory, transform.dtype, transform.scale, mine)
-    return made if mine or made is not memory else None  # of the same dtype it is another object
+    result = cast(memory, transform.dtype, transform.scale, mine)
+    return (
+        result if mine or result is not memory else None
+    )  # of the same dtype it is another object
 
 
 def _resize(transform: Any, memory: Memory, mine: bool) -> Memory | None:
     how = transform.interpolation, transform.max_size, transform.antialias
-    made = resized(memory, transform.size, *how, mine)
-    return made if mine or made is not memory else None  # as above
+    result = resized(memory, transform.size, *how, mine)
+    return result if mine or result is not memory else None  # as above
 
 
 def _center_crop(transform: Any, memory: Memory, mine: bool) -> Memory | None:
@@ -388,8 +392,8 @@ def _resized_crop(transform: Any, value: Any, mine: bool) -> Any:
         gaps = memory.gaps_within((w, h)) is not None
         operation = _levels_resized(memory.layout, gaps, size[1], size[0], name)
         if operation is not None:
-            made = memory.then(("part", *box), operation, mine=mine)
-            return value if made is memory else Draft(made, value.kind)
+            new_memory = memory.then(("part", *box), operation, mine=mine)
+            return value if new_memory is memory else Draft(new_memory, value.kind)
     # What was drawn is torchvision's to use.
     drawn = {"top": top, "left": left, "height": h, "width": w}
     return transform.transform(finished(value), drawn)
@@ -468,8 +472,8 @@ def _jittered(transform: Any, value: Any, mine: bool) -> Any:
     if any(ends is not None and ends[0] < 0 for ends in ranges[:3]):
         return None
     operations = v1.random_adjustments(ranges, of="tensor_")
-    made = memory.then(*operations, mine=mine) if operations else memory
-    return value if made is memory else Draft(made, value.kind)
+    new_memory = memory.then(*operations, mine=mine) if operations else memory
+    return value if new_memory is memory else Draft(new_memory, value.kind)
 
 
 def _normalized(transform: Any, memory: Memory, mine: bool) -> Memory | None:
@@ -491,28 +495,32 @@ _METHODS: Final = (
 APPLIES: Final[v1.Applies] = {**v1.APPLIES, v2.RandomApply: v1.happens}
 
 
-def sample_of(inputs: tuple[Any, ...]) -> v1.Sample | None:
+def sample_of(inputs: tuple[Any, ...]) -> v1.ImageWithLabels | None:
     """The image and the labels that a transform is given; None: something else."""
     if len(inputs) < 2 and type(inputs[0]) not in (dict, list, tuple):
         return None
     leaves, spec = tree_flatten(inputs if len(inputs) > 1 else inputs[0])
-    images = [place for place, leaf in enumerate(leaves) if isinstance(leaf, _IMAGES)]
+    images = [index for index, leaf in enumerate(leaves) if isinstance(leaf, _IMAGES)]
     labels = sum(type(leaf) in _LABELS for leaf in leaves)
-    return v1.Sample(leaves, spec, images[0]) if len(images) == 1 == len(leaves) - labels else None
+    return (
+        v1.ImageWithLabels(leaves, spec, images[0])
+        if len(images) == 1 == len(leaves) - labels
+        else None
+    )
 
 
 _IMAGES: Final = (DeferredImage, DeferredTVImage)
 _LABELS: Final = frozenset((bool, int, float, str, type(None), torch.Tensor))
 
 
-def steps() -> tuple[v1.Step, ...]:
-    def step(kind: type, record: v1.Recorder, *calls: str) -> v1.Step:
+def steps() -> tuple[v1.RecordedTransform, ...]:
+    def step(kind: type, record: v1.Recorder, *calls: str) -> v1.RecordedTransform:
         # Labels that are tensors are left alone while an image is with them that is known as one.
         keeps_labels = kind is not v2.ToPureTensor
-        return v1.Step(kind, record, calls, _METHODS, functional_v2, keeps_labels)
+        return v1.RecordedTransform(kind, record, calls, _METHODS, functional_v2, keeps_labels)
 
     return (
-        *v1.STEPS,
+        *v1.RECORDED_TRANSFORMS,
         step(v2.ToImage, v1.ending("to_image", DeferredTVImage), "to_image"),
         step(v2.ToPureTensor, _pure),
         step(v2.RandomResizedCrop, _resized_crop, "resized_crop"),

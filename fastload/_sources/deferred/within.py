@@ -29,19 +29,19 @@ class InnerIterators:
 
     def __init__(self) -> None:
         self._ended = 0  # within their batch
-        self._kept = False  # one was
+        self._any_kept = False  # one was
 
     @property
     def brief(self) -> bool:
         """Whether each ends within its batch, as far as is known."""
-        return self._ended >= _LEAST and not self._kept
+        return self._ended >= _LEAST and not self._any_kept
 
     def note(self, iterator: object | None) -> None:
         """Note what became of one within its batch; None: it ended."""
         if iterator is None:
             self._ended += 1
         else:
-            self._kept = True
+            self._any_kept = True
 
 
 class Making:

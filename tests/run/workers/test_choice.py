@@ -25,7 +25,7 @@ from fastload import FastLoader
 from fastload._run.measurements import Report, Spent
 from fastload._run.workers import choice
 from fastload._run.workers.choice import Choice
-from fastload._sources.deferred import trial
+from fastload._sources.deferred import guarded
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.thread_state import THREAD, Cause
 from sides import side_by_side
@@ -56,7 +56,7 @@ CLOCK = Clock()
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "clock", CLOCK)
-    monkeypatch.setattr(trial, "clock", CLOCK)
+    monkeypatch.setattr(guarded, "clock", CLOCK)
     monkeypatch.delenv("FASTLOAD_DEFER")
     # Every loader begins to defer at once; and every batch is measured, however little it takes.
     monkeypatch.setattr(Choice, "waits", False)

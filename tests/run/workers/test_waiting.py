@@ -29,10 +29,10 @@ from fastload import FastLoader
 from fastload._base.per_process import PerProcess
 from fastload._run.workers import choice, deferral
 from fastload._run.workers.choice import Choice
-from fastload._sources.deferred import redirect, switch, trial
+from fastload._sources.deferred import guarded, redirect, switch
 from fastload._sources.deferred.image import DeferredImage
+from fastload._sources.deferred.opener_detector import OpenerDetector
 from fastload._sources.deferred.thread_state import THREAD
-from fastload._sources.deferred.watch import Watch
 from sides import side_by_side
 
 pytestmark = [
@@ -91,7 +91,7 @@ def _choose(loader: FastLoader[Any], *, eager: bool) -> Choice:
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing takes time, so that no way is found to be cheaper."""
     monkeypatch.setattr(choice, "clock", lambda: 0)
-    monkeypatch.setattr(trial, "clock", lambda: 0)
+    monkeypatch.setattr(guarded, "clock", lambda: 0)
 
 
 # --- waiting --------------------------------------------------------------------------------------
@@ -260,19 +260,19 @@ def test_a_dataset_without_images_exchanges_nothing(
 
 
 @pytest.fixture
-def watches(monkeypatch: pytest.MonkeyPatch) -> list[Watch]:
+def watches(monkeypatch: pytest.MonkeyPatch) -> list[OpenerDetector]:
     """What has watched batches."""
-    made: list[Watch] = []
+    made: list[OpenerDetector] = []
 
-    class Counted(Watch):
+    class Counted(OpenerDetector):
         def __init__(self) -> None:
             made.append(self)
 
-    monkeypatch.setattr(deferral, "Watch", Counted)
+    monkeypatch.setattr(deferral, "OpenerDetector", Counted)
     return made
 
 
-def test_little_work_is_not_watched(photos: list[Path], watches: list[Watch]) -> None:
+def test_little_work_is_not_watched(photos: list[Path], watches: list[OpenerDetector]) -> None:
     loader = FastLoader(Kinds(photos, opens=False), 4)
     for _ in range(3):
         list(loader)
@@ -280,7 +280,7 @@ def test_little_work_is_not_watched(photos: list[Path], watches: list[Watch]) ->
 
 
 def test_where_no_images_are_seen_few_batches_are_watched(
-    photos: list[Path], monkeypatch: pytest.MonkeyPatch, watches: list[Watch]
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch, watches: list[OpenerDetector]
 ) -> None:
     monkeypatch.setattr(choice, "_STAKE_NS", 0)
     monkeypatch.setattr(choice, "clock", itertools.count().__next__)
@@ -327,10 +327,10 @@ def test_the_loader_of_a_sample_defers_when_the_outer_one_does(photos: list[Path
 
 
 def test_a_watch_sees_what_opens_an_image(photos: list[Path]) -> None:
-    with Watch() as watch:
+    with OpenerDetector() as watch:
         PIL.Image.new("RGB", (2, 2)).resize((3, 3))
     assert not watch.seen
-    with Watch() as watch:
+    with OpenerDetector() as watch:
         PIL.Image.open(photos[0]).close()
         assert sys.getprofile() is None
     assert watch.seen
@@ -344,7 +344,7 @@ def test_a_watch_leaves_a_programs_profiler_alone(photos: list[Path]) -> None:
 
     sys.setprofile(theirs)
     try:
-        with Watch() as watch:
+        with OpenerDetector() as watch:
             PIL.Image.new("RGB", (2, 2))
         assert sys.getprofile() is theirs
     finally:

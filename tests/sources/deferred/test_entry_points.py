@@ -28,11 +28,11 @@ def record(
 def verify(points: EntryPoints, *opened: Opened) -> None:
     """What is noted once the checksums of these images were right."""
     made: Any = type("Batch", (), {"check": np.ones(len(opened), np.uint8)})
-    points.checked(points.places(opened), made, np.zeros(len(opened), np.int32))
+    points.checked(points.entries(opened), made, np.zeros(len(opened), np.int32))
 
 
 def verified(points: EntryPoints, *opened: Opened) -> list[int]:
-    found: list[int] = points.verified(points.places(opened)).tolist()
+    found: list[int] = points.verified(points.entries(opened)).tolist()
     return found
 
 
@@ -47,7 +47,7 @@ def test_a_checksum_is_verified_once() -> None:
 def test_an_image_whose_checksum_was_wrong_is_verified_again() -> None:
     points = EntryPoints()
     made: Any = type("Batch", (), {"check": np.ones(1, np.uint8)})
-    points.checked(points.places([record(0)]), made, np.ones(1, np.int32))
+    points.checked(points.entries([record(0)]), made, np.ones(1, np.int32))
     assert verified(points, record(0)) == [0]
 
 
@@ -58,14 +58,14 @@ def test_a_place_that_two_processes_give_to_two_images_skips_no_checksum(
     monkeypatch.setattr(entry_points, "_REMEMBERED", 1)
     points = EntryPoints()
     one, other = record(0), record(1)
-    assert points.places([one]).numbers.tolist() == [0]
+    assert points.entries([one]).numbers.tolist() == [0]
     verify(points, one)
     child = os.fork()
     if not child:
         points._tags[:] = 0  # as it was when the child looked
-        os._exit(0 if points.places([other]).numbers.tolist() == [0] else 1)
+        os._exit(0 if points.entries([other]).numbers.tolist() == [0] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert points.places([one, other]).numbers.tolist() == [-1, 0]
+    assert points.entries([one, other]).numbers.tolist() == [-1, 0]
     assert verified(points, one, other) == [0, 0]
 
 
@@ -81,6 +81,6 @@ def test_what_has_no_place_is_verified_each_time(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(entry_points, "_REMEMBERED", 1)
     points = EntryPoints()
     verify(points, record(0), record(1), record(2, b"pixels", kind=RAW))
-    numbers = points.places([record(0), record(1), record(2, b"pixels", kind=RAW)]).numbers
+    numbers = points.entries([record(0), record(1), record(2, b"pixels", kind=RAW)]).numbers
     assert numbers.tolist() == [0, -1, -1]
     assert verified(points, record(0), record(1), record(2, b"pixels", kind=RAW)) == [1, 0, 0]

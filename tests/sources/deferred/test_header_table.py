@@ -76,7 +76,7 @@ def test_the_second_time_a_header_is_not_read(
 ) -> None:
     path = jpeg(tmp_path / f"a.{suffix}", (30, 20), "L")
     with switch.deferring():
-        PIL.Image.open(jpeg(tmp_path / "b.jpg", (4, 4)))  # the first call in a process is a trial
+        PIL.Image.open(jpeg(tmp_path / "b.jpg", (4, 4)))  # the first call in a process is a guarded
     reads: list[int] = []
     read = headers.of_file
     monkeypatch.setattr(headers, "of_file", lambda *given: reads.append(1) or read(*given))

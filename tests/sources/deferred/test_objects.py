@@ -20,7 +20,7 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 import releases
-from fastload._sources.deferred import switch, tensor, thread_state, trial
+from fastload._sources.deferred import guarded, switch, tensor, thread_state
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.replay import replay
 from fastload._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
@@ -41,7 +41,7 @@ def photo(tmp_path: Path) -> Path:
 def proven() -> None:
     """What is exchanged proves itself only on a thread that defers, and here none does."""
     switch.install()
-    trial.left_out()
+    guarded.left_out()
 
 
 def opened(path: Path) -> DeferredImage:

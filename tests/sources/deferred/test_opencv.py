@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 import png_files
 import releases
 from fastload import FastLoader, _native
-from fastload._sources.deferred import switch, trial
+from fastload._sources.deferred import guarded, switch
 from fastload._sources.deferred.patches import opencv as exchanged
 from fastload._sources.deferred.thread_state import THREAD
 from sides import assert_same, side_by_side
@@ -271,7 +271,7 @@ def test_where_opencv_decodes_otherwise_it_is_left_alone(
         assert np.array_equal(getattr(cv2, name)(given), other(given))
     assert by_core() == 0
     assert getattr(cv2, name) is other
-    (line,) = [line for line in releases.unexpected(trial.left_out()) if line.startswith("cv2.")]
+    (line,) = [line for line in releases.unexpected(guarded.left_out()) if line.startswith("cv2.")]
     assert line.startswith(f"cv2.{name} is left as it is: it decodes JPEGs in another way")
 
 

@@ -22,7 +22,7 @@ from fastload import FastLoader
 from fastload._base.slabs import SlabRing
 from fastload._sources.deferred import lowering
 from fastload._sources.deferred.batch import BatchDecoder
-from fastload._sources.deferred.completion import Found, fill, replaced
+from fastload._sources.deferred.completion import DeferredObjects, fill, replaced
 from fastload._sources.deferred.recording import Opened, Recording
 from fastload._sources.deferred.switch import deferring
 from fastload._sources.deferred.tensor import BATCHES, DeferredRow, pending
@@ -159,7 +159,7 @@ def test_images_of_several_sizes_are_filled_in_one_call(paths: list[Path]) -> No
             nested, _ = with_a_mask(samples)
     rows = nested.tensors.rows
     (call,) = lowering.lower(rows, rows[0].size)
-    assert len(call.places) == len(rows)
+    assert len(call.positions) == len(rows)
 
 
 # --- random ones ----------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ def _decoded_at_once() -> Iterator[None]:
 
 
 def _completed(made: Any) -> Any:
-    found = Found()
+    found = DeferredObjects()
     return found.completed(replaced(made, found.add), BatchDecoder(0, SlabRing(2)))
 
 

@@ -23,7 +23,7 @@ import releases
 import warm
 from fastload import FastLoader
 from fastload._base.named import named
-from fastload._sources.deferred import batch, lowering, redirect, switch, torch_blur, trial
+from fastload._sources.deferred import batch, guarded, lowering, redirect, switch, torch_blur
 from fastload._sources.deferred.patches import patch as patches
 from fastload._sources.deferred.patches import pillow
 from fastload._sources.deferred.patches import torch as of_torch
@@ -188,7 +188,7 @@ def test_the_function_of_this_release_proves_itself(patch: Patch, photos: list[P
     side_by_side(Calls(photos, _call(patch)), batch_size=2, num_workers=0, epochs=1)
     if patch.names[0] in releases.LEFT_ALONE:
         pytest.skip("this release's is left alone")
-    assert not [line for line in trial.left_out() if line.startswith(f"{patch.names[0]} ")]
+    assert not [line for line in guarded.left_out() if line.startswith(f"{patch.names[0]} ")]
     assert named(*patch.names) in redirect.redirected()
 
 
@@ -238,7 +238,7 @@ def test_a_kernel_that_gives_other_pixels_is_left_out(
     if kernel.name == "gaussian_blur":  # compared for each size
         return
     where = f"torchvision.transforms.v2.functional.{kernel.name}"
-    assert any(line.startswith(f"{where} is left as it is: ") for line in trial.left_out())
+    assert any(line.startswith(f"{where} is left as it is: ") for line in guarded.left_out())
     for kind, base in kernel.kinds:
         assert registry[kind] is registry[base]
 
@@ -272,7 +272,7 @@ def test_a_chain_of_which_a_kernel_gives_other_pixels_is_left_out(
     chain = v2.Compose([v2.ToImage(), *steps] if tensors else [*steps, v2.ToImage()])
     side_by_side(Calls(photos, lambda given: chain(given.image)), batch_size=2, num_workers=0)
     where = "torchvision.transforms.v2.Compose.forward"
-    assert any(line.startswith(f"{where} is left as it is: ") for line in trial.left_out())
+    assert any(line.startswith(f"{where} is left as it is: ") for line in guarded.left_out())
 
 
 @pytest.mark.native
@@ -318,9 +318,9 @@ for name in ("_functional_pil", "_functional_tensor"):
     delattr(torchvision.transforms, name)
     sys.modules[f"torchvision.transforms.{name}"] = None
 import fastload
-from fastload._sources.deferred import completion, record_images, switch, trial
+from fastload._sources.deferred import completion, record_images, switch, guarded
 switch.install()
-for line in trial.left_out():
+for line in guarded.left_out():
     print(line)
 """
 
@@ -336,13 +336,13 @@ def test_absent_private_names_break_no_import() -> None:
 @pytest.mark.native
 def test_importing_fastload_proves_nothing_and_a_proof_leaves_no_trace(photos: list[Path]) -> None:
     switch.install()
-    opened = list(trial._OPEN)
+    opened = list(guarded._OPEN)
     assert len(opened) > 25
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    assert releases.unexpected(trial.left_out()) == []
+    assert releases.unexpected(guarded.left_out()) == []
     assert torch.equal(torch.get_rng_state(), before)
-    assert trial._OPEN == []
+    assert guarded._OPEN == []
     assert {one._name for one in opened if not one.holds()} <= releases.LEFT_ALONE
 
 

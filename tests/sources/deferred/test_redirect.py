@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 import fastload
 import releases
 from fastload import FastLoader
-from fastload._sources.deferred import redirect, switch, trial
+from fastload._sources.deferred import guarded, redirect, switch
 from fastload._sources.deferred.patches.patch import Patch
 
 
@@ -72,7 +72,7 @@ def _parameters(code: types.CodeType) -> tuple[object, ...]:
 def test_all_functions_of_these_releases_are_redirected() -> None:
     fastload.uninstall()
     assert 25 < len(_exchanged()) < 45  # Albumentations' too, if it is imported
-    assert releases.unexpected(trial.left_out()) == []
+    assert releases.unexpected(guarded.left_out()) == []
 
 
 def test_every_stub_has_the_parameters_of_its_original() -> None:
@@ -184,7 +184,7 @@ def test_a_function_with_other_parameters_is_left_out_with_a_line_in_explain(
     for _ in range(2):
         assert redirect.redirect(function, _patch(function.__name__, make)) is None
     assert function.__code__ is before
-    (line,) = releases.unexpected(trial.left_out())
+    (line,) = releases.unexpected(guarded.left_out())
     assert f"{function.__name__} is left as it is" in line
     assert f"slower: {line}" in loader.explain()
 
@@ -216,9 +216,9 @@ def test_a_function_that_fails_its_proof_is_the_original_from_its_first_call_on(
     assert function.__code__ is not before
     assert function(1, 3) == (1, 3) if function is _others else function(1, b=3) == (1, 3)
     assert function.__code__ is before
-    assert trial.left_out() == ["a.function is left as it is: it is other"]
+    assert guarded.left_out() == ["a.function is left as it is: it is other"]
     fastload.uninstall()
-    assert releases.unexpected(trial.left_out()) == []
+    assert releases.unexpected(guarded.left_out()) == []
 
 
 def _centre(image: torch.Tensor) -> torch.Tensor:

@@ -23,12 +23,12 @@ from torchvision.transforms.v2 import functional as functional_v2
 import releases
 from combinations import combinations
 from fastload._sources.deferred import (
+    guarded,
     switch,
     thread_state,
     torch_resize,
     torchvision_transforms,
     torchvision_v2,
-    trial,
 )
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.switch import deferring
@@ -256,8 +256,8 @@ def test_a_version_that_draws_otherwise_is_left_alone(
     transform, inherited = transforms.Compose([transform]), transforms.Compose([inherited])
     before = torch.get_rng_state()
     with deferring():
-        lines = [line for line in trial.left_out() if ".Compose.__call__ is left" in line]
-        assert len(lines) == 1, trial.left_out()
+        lines = [line for line in guarded.left_out() if ".Compose.__call__ is left" in line]
+        assert len(lines) == 1, guarded.left_out()
         assert torch.equal(torch.get_rng_state(), before)
         image = opened()
         for seed in range(12):
@@ -292,7 +292,7 @@ def test_a_hue_that_does_not_exist_is_torchvisions_error(kind: Any) -> None:
 )
 def test_the_usual_transforms_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     switch.install()
-    assert releases.unexpected(trial.left_out()) == []
+    assert releases.unexpected(guarded.left_out()) == []
     taken = []
     for name in (
         "_border",

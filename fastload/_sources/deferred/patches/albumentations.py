@@ -23,14 +23,14 @@ import torch
 from albumentations.pytorch import ToTensorV2
 
 from ...._base import randomness
-from ..from_array import deferred_pixels, may_defer, note_given
+from ..from_array import deferred_pixels, may_defer, note_array
+from ..guarded import Function
 from ..memory import of_image
 from ..redirect import holds
 from ..tensor import DeferredTensor, record
 from ..thread_state import THREAD
-from ..trial import Function
 from .patch import Patch
-from .proof import Given, Proof, Same
+from .proof import Proof, ProofInputs, Same
 
 _RAMP: Final[np.ndarray] = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).repeat(3, 2)
 
@@ -38,7 +38,7 @@ _RAMP: Final[np.ndarray] = np.arange(256, dtype=np.uint8).reshape(256, 1, 1).rep
 _SEVERAL: Final = frozenset(("images", "volume", "volumes"))
 
 
-class _Thread(threading.local):
+class _PipelineState(threading.local):
     """Of this thread.
 
     Attributes:
@@ -50,7 +50,7 @@ class _Thread(threading.local):
     levels: tuple[tuple[np.ndarray, bytes], ...] = ()
 
 
-_THREAD: Final = _Thread()
+_THREAD: Final = _PipelineState()
 
 
 def _compose(original: Function) -> Function:
@@ -58,9 +58,9 @@ def _compose(original: Function) -> Function:
         before = _THREAD.ending, _THREAD.levels
         _THREAD.ending, _THREAD.levels = _ending(self, data) if THREAD.deferring else None, ()
         try:
-            made = original(self, *args, force_apply=force_apply, **data)
+            result = original(self, *args, force_apply=force_apply, **data)
             assert not _THREAD.levels, "ToTensorV2 gets what Normalize gives"
-            return made
+            return result
         finally:
             _THREAD.ending, _THREAD.levels = before
 
@@ -94,7 +94,7 @@ def _normalize(original: Function) -> Function:
         table = _table(original, self)  # each time, since its settings may change
         if table is None:
             return original(self, img, **params)
-        note_given()
+        note_array()
         levels = img.view()
         _THREAD.levels += ((levels, table),)
         return levels
@@ -106,10 +106,10 @@ def _table(original: Function, normalize: Any) -> bytes | None:
     """What it makes of each level: float32 (3, 256); None: not such a table."""
     if getattr(normalize, "normalization", "standard") != "standard":
         return None
-    made = original(normalize, _RAMP.copy())
-    if made.dtype != np.float32 or made.shape != _RAMP.shape:
+    values = original(normalize, _RAMP.copy())
+    if values.dtype != np.float32 or values.shape != _RAMP.shape:
         return None
-    return _once(made.transpose(2, 1, 0).tobytes())
+    return _once(values.transpose(2, 1, 0).tobytes())
 
 
 @functools.lru_cache(8)
@@ -122,7 +122,7 @@ def _to_tensor(original: Function) -> Function:
     def apply(self: Any, img: Any, **params: Any) -> Any:
         for levels, table in _THREAD.levels:
             if levels is img:
-                _THREAD.levels = tuple(one for one in _THREAD.levels if one[0] is not img)
+                _THREAD.levels = tuple(noted for noted in _THREAD.levels if noted[0] is not img)
                 return _deferred(levels, table)
         return original(self, img, **params)
 
@@ -139,7 +139,7 @@ def _deferred(levels: np.ndarray, table: bytes) -> torch.Tensor:
 # Proofs.
 
 
-def _same(call: Callable[[Function, Given], Any]) -> Proof:
+def _same(call: Callable[[Function, ProofInputs], Any]) -> Proof:
     """The proof of what may draw from any generator, and leaves them as they were."""
 
     def proof(original: Function, ours: Function) -> str:
@@ -152,19 +152,19 @@ def _same(call: Callable[[Function, Given], Any]) -> Proof:
     return proof
 
 
-def _normalized(apply: Function, given: Given) -> Any:
+def _normalized(apply: Function, inputs: ProofInputs) -> Any:
     normalize = albumentations.Normalize()
     if not THREAD.deferring:
-        return torch.from_numpy(apply(normalize, given.array).transpose(2, 0, 1))
+        return torch.from_numpy(apply(normalize, inputs.array).transpose(2, 0, 1))
     _THREAD.ending = normalize
-    apply(normalize, given.array)
+    apply(normalize, inputs.array)
     (levels,) = _THREAD.levels
     return _deferred(*levels)
 
 
-def _made_tensor(apply: Function, given: Given) -> Any:
+def _tensor_of_table(apply: Function, inputs: ProofInputs) -> Any:
     table = np.random.default_rng(0).random((3, 256), np.float32)
-    image = given.array
+    image = inputs.array
     if THREAD.deferring:
         _THREAD.levels = ((image, table.tobytes()),)
     else:
@@ -172,11 +172,11 @@ def _made_tensor(apply: Function, given: Given) -> Any:
     return apply(ToTensorV2(), image)
 
 
-def _composed(call: Function, given: Given) -> Any:
+def _composed(call: Function, inputs: ProofInputs) -> Any:
     compose = albumentations.Compose([albumentations.Normalize(), ToTensorV2()])
-    data = {"image": given.array, "mask": given.array[..., 0]}
-    made = call(compose, False, (), data) if THREAD.deferring else call(compose, **data)
-    return [made["image"], made["mask"]]
+    data = {"image": inputs.array, "mask": inputs.array[..., 0]}
+    result = call(compose, False, (), data) if THREAD.deferring else call(compose, **data)
+    return [result["image"], result["mask"]]
 
 
 _WHY: Final = "its floats are made for the whole batch, where its tensor is stacked"
@@ -197,7 +197,7 @@ PATCHES: Final = [
         ours=_to_tensor,
         why=_WHY,
         kept_by=_KEPT_BY,
-        proof=_same(_made_tensor),
+        proof=_same(_tensor_of_table),
     ),
     Patch(
         names=("albumentations.Compose.__call__",),

@@ -16,8 +16,8 @@ import numpy as np
 
 from ...._base.rebind import rebind
 from .. import agreement, opencv
+from ..guarded import Function, GuardedFunction, leave_out
 from ..thread_state import THREAD
-from ..trial import Function, Trial, leave_out
 from .patch import Patch
 from .proof import Proof, path_of
 
@@ -32,7 +32,7 @@ class Redirected:
     def __init__(self, patch: Patch, original: Function) -> None:
         name, ours = patch.names[0], patch.ours(original)
         self._original = original
-        self._ours: Function = Trial(
+        self._ours: Function = GuardedFunction(
             name, ours, _declined, lambda: patch.proof(original, ours), self._settle
         )
         self.__name__ = self.__qualname__ = original.__name__
@@ -46,10 +46,10 @@ class Redirected:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if THREAD.deferring:
-            found = self._ours(*args, **kwargs)
-            if found is not None:
+            pixels = self._ours(*args, **kwargs)
+            if pixels is not None:
                 THREAD.batch.read += 1
-                return found
+                return pixels
         return self._original(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -67,8 +67,8 @@ def _decodes(call: Callable[[Function, bytes], Any]) -> Proof:
     """The proof that ``call(original, data)`` gives the core's pixels of a JPEG."""
 
     def theirs(original: Function, data: bytes) -> np.ndarray:
-        found: np.ndarray = call(original, data)
-        return found[..., ::-1] if found.ndim == 3 else found
+        pixels: np.ndarray = call(original, data)
+        return pixels[..., ::-1] if pixels.ndim == 3 else pixels
 
     return lambda original, ours: agreement.fault(lambda data: theirs(original, data))
 
@@ -123,5 +123,7 @@ def replace_all() -> None:
 def put_back() -> None:
     """Undo ``replace_all``, wherever a module refers to ours by now."""
     cv2 = sys.modules["cv2"]
-    found = [getattr(cv2, patch.names[0].partition(".")[2], None) for patch in PATCHES]
-    rebind({one: one._original for one in found if isinstance(one, Redirected)})
+    functions = [getattr(cv2, patch.names[0].partition(".")[2], None) for patch in PATCHES]
+    rebind(
+        {function: function._original for function in functions if isinstance(function, Redirected)}
+    )

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from ...._base.named import named
+from ..guarded import Function, GuardedFunction, leave_out
 from ..redirect import redirect
-from ..trial import Function, Trial, leave_out
 from .proof import Proof
 
 MISSING: Final[list[str]] = []
 """The functions that are left out and without which nothing may be deferred."""
 
-UNPROVEN: Final[list[tuple[str, Trial]]] = []
+UNPROVEN: Final[list[tuple[str, GuardedFunction]]] = []
 """Those that are exchanged, and of which ``prove_needed`` has yet to say whether they stay so."""
 
 
@@ -36,7 +36,7 @@ class Patch(NamedTuple):
         proof: compares ours with the original.
         needed: without it deferred objects are taken for something else. It stays redirected at
             rest, too.
-        in_usual_state: its proof means something only there; see ``trial.py``.
+        in_usual_state: its proof means something only there; see ``guarded.py``.
     """
 
     names: tuple[str, ...]
@@ -55,9 +55,9 @@ def exchange(patches: Iterable[Patch]) -> None:
         function = named(*patch.names)
         if function is None:
             leave_out(name, "this release has no such function")
-        trial = function and redirect(function, patch)
-        if patch.needed and trial:
-            UNPROVEN.append((name, trial))
+        guarded = function and redirect(function, patch)
+        if patch.needed and guarded:
+            UNPROVEN.append((name, guarded))
         elif patch.needed:
             leave_out_all(name)
 
@@ -65,8 +65,8 @@ def exchange(patches: Iterable[Patch]) -> None:
 def prove_needed() -> None:
     """Have the functions prove themselves without which nothing may be deferred."""
     while UNPROVEN:
-        name, trial = UNPROVEN[-1]
-        if not trial.holds():
+        name, guarded = UNPROVEN[-1]
+        if not guarded.holds():
             leave_out_all(name)
         UNPROVEN.pop()
 

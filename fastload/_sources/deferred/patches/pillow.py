@@ -15,12 +15,12 @@ import PIL.ImageEnhance
 
 from ...._base.pixel_limit import is_within
 from ..from_array import from_array
+from ..guarded import Function
 from ..image import PLAIN, DeferredImage, fits, keeps_no_color, merged, sides_of, waiting
 from ..openers import opener
 from ..recording import Operation
-from ..trial import Function
 from .patch import Patch
-from .proof import Given, Same, jpeg
+from .proof import ProofInputs, Same, jpeg
 
 # Each gets the original function and gives the new one.
 
@@ -120,11 +120,11 @@ def _pointwise(
 
         def function(image: Any, *args: Any) -> Any:
             if waiting(image) and image._mode in PLAIN:
-                given, others = args[:numbers], args[numbers:]
+                values, others = args[:numbers], args[numbers:]
                 if all(map(operator.is_, others, defaults[len(defaults) - len(others) :])) and all(
-                    type(v) in valid and (most is None or 1 <= v <= most) for v in given
+                    type(v) in valid and (most is None or 1 <= v <= most) for v in values
                 ):
-                    return image._then((name, *given))
+                    return image._then((name, *values))
             return original(image, *args)
 
         return function
@@ -134,21 +134,21 @@ def _pointwise(
 
 def _merge(original: Function) -> Function:
     def merge(mode: Any, bands: Any) -> Any:
-        made = merged(bands) if mode == "RGB" else None
-        return original(mode, bands) if made is None else made
+        image = merged(bands) if mode == "RGB" else None
+        return original(mode, bands) if image is None else image
 
     return merge
 
 
-def _black(given: Given) -> PIL.Image.Image:
-    return PIL.Image.new("RGB", given.image.size)
+def _black(inputs: ProofInputs) -> PIL.Image.Image:
+    return PIL.Image.new("RGB", inputs.image.size)
 
 
-def _enhanced(init: Function, given: Given) -> Any:
+def _enhanced(init: Function, inputs: ProofInputs) -> Any:
     """What the enhancer makes, since the core has no image that it blends with."""
-    made = object.__new__(PIL.ImageEnhance.Contrast)
-    init(made, given.image)
-    return made.enhance(0.4)
+    enhancer = object.__new__(PIL.ImageEnhance.Contrast)
+    init(enhancer, inputs.image)
+    return enhancer.enhance(0.4)
 
 
 _PASSED_OVER: Final = "it asks for the pixels, which makes the image then and there, one at a time"
@@ -163,21 +163,21 @@ PATCHES: Final = [
         ours=opener,
         why="it gives deferred images, on a thread that defers",
         kept_by=_DECODED,
-        proof=Same(lambda open, given: open(io.BytesIO(jpeg())).convert("RGB")),
+        proof=Same(lambda open, inputs: open(io.BytesIO(jpeg())).convert("RGB")),
     ),
     Patch(
         names=("PIL.Image.fromarray",),
         ours=from_array,
         why="datasets in memory open their images with it",
         kept_by="CIFAR10 in memory: 22 times DataLoader (scripts, pytorch-cifar)",
-        proof=Same(lambda fromarray, given: fromarray(given.array)),
+        proof=Same(lambda fromarray, inputs: fromarray(inputs.array)),
     ),
     Patch(
         names=("PIL.Image.blend",),
         ours=_blend,
         why="ImageEnhance ends in it: " + _PASSED_OVER,
         kept_by=_AUGMENTED,
-        proof=Same(lambda blend, given: blend(_black(given), given.image, 0.4)),
+        proof=Same(lambda blend, inputs: blend(_black(inputs), inputs.image, 0.4)),
     ),
     Patch(
         names=("PIL.ImageEnhance.Contrast.__init__",),
@@ -191,42 +191,42 @@ PATCHES: Final = [
         ours=_merge,
         why="RGB becomes BGR with it: " + _PASSED_OVER,
         kept_by="Proxy-Anchor (scripts)",
-        proof=Same(lambda merge, given: merge("RGB", given.image.split()[::-1])),
+        proof=Same(lambda merge, inputs: merge("RGB", inputs.image.split()[::-1])),
     ),
     Patch(
         names=("PIL.ImageOps.expand",),
         ours=_expand,
         why="torchvision pads with it: " + _PASSED_OVER,
         kept_by="32x32 JPEGs, padded crop and flip: 4.2 times DataLoader (any-dataset)",
-        proof=Same(lambda expand, given: expand(given.image, (1, 2, 3, 4), (5, 6, 7))),
+        proof=Same(lambda expand, inputs: expand(inputs.image, (1, 2, 3, 4), (5, 6, 7))),
     ),
     Patch(
         names=("PIL.ImageOps.solarize",),
         ours=_pointwise("solarize", 1),
         why=_TABLE,
         kept_by=_TABLES_COST,
-        proof=Same(lambda solarize, given: solarize(given.image, 100)),
+        proof=Same(lambda solarize, inputs: solarize(inputs.image, 100)),
     ),
     Patch(
         names=("PIL.ImageOps.posterize",),
         ours=_pointwise("posterize", 1, most=8),
         why=_TABLE,
         kept_by=_TABLES_COST,
-        proof=Same(lambda posterize, given: posterize(given.image, 3)),
+        proof=Same(lambda posterize, inputs: posterize(inputs.image, 3)),
     ),
     Patch(
         names=("PIL.ImageOps.equalize",),
         ours=_pointwise("equalize"),
         why=_PASSED_OVER,
         kept_by=_AUGMENTED,
-        proof=Same(lambda equalize, given: equalize(given.image)),
+        proof=Same(lambda equalize, inputs: equalize(inputs.image)),
     ),
     Patch(
         names=("PIL.ImageOps.autocontrast",),
         ours=_pointwise("autocontrast"),
         why=_PASSED_OVER,
         kept_by=_AUGMENTED,
-        proof=Same(lambda autocontrast, given: autocontrast(given.image)),
+        proof=Same(lambda autocontrast, inputs: autocontrast(inputs.image)),
     ),
 ]
 """Pillow's functions that are exchanged."""

@@ -21,11 +21,11 @@ import torch
 from ...._base.value_class import value_class
 from .. import single
 from ..from_array import deferred_pixels
+from ..guarded import Function
 from ..image import waiting
 from ..operations import Layout
 from ..recording import Operation, Recording
 from ..thread_state import THREAD
-from ..trial import Function
 
 Proof: TypeAlias = "Callable[[Function, Function], str]"
 """``proof(original, ours)`` says what is wrong with ours; "": nothing."""
@@ -37,16 +37,16 @@ _TO_UNIT: Final[tuple[Operation, ...]] = (("to_dtype", "float32", False), ("div"
 OTHER: Final = "it gives other values than fastload's"
 
 
-class Given:
-    """What a function is tried on: real, or deferred, with the same values."""
+class ProofInputs:
+    """What a function is tried on, real, or deferred, with the same values."""
 
     def __init__(self, deferred: bool, marks: bool = False) -> None:
         self._deferred = deferred
         self._marks = marks
 
-    def marked(self) -> Given:
+    def marked(self) -> ProofInputs:
         """The same, with tensors as v2 marks an image."""
-        return Given(self._deferred, marks=True)
+        return ProofInputs(self._deferred, marks=True)
 
     @property
     def array(self) -> np.ndarray:
@@ -111,7 +111,7 @@ def path_of(data: bytes) -> Iterator[str]:
 
 @value_class()
 class Same:
-    """The proof that ``call(function, given)`` gives the same for both.
+    """The proof that ``call(function, inputs)`` gives the same for both.
 
     Attributes:
         call: the call.
@@ -119,48 +119,56 @@ class Same:
         marked: tensors are marked as v2 does.
     """
 
-    call: Callable[[Function, Given], Any]
+    call: Callable[[Function, ProofInputs], Any]
     seeds: tuple[int, ...] = ()
     marked: bool = False
 
     def __call__(self, original: Function, ours: Function) -> str:
         """What is wrong with ours."""
         for seed in self.seeds or (None,):
-            if self._made(original, seed, False) != self._made(ours, seed, True):
+            if self._outcome(original, seed, False) != self._outcome(ours, seed, True):
                 return OTHER
         return ""
 
-    def _made(self, function: Function, seed: int | None, deferred: bool) -> tuple[Any, ...]:
+    def _outcome(self, function: Function, seed: int | None, deferred: bool) -> tuple[Any, ...]:
         if seed is not None:
             torch.default_generator.manual_seed(seed)
         THREAD.deferring = deferred
         try:
-            made = self.call(function, Given(deferred, self.marked))
+            result = self.call(function, ProofInputs(deferred, self.marked))
         finally:
             THREAD.deferring = False
         state = None if seed is None else torch.default_generator.get_state().numpy().tobytes()
-        return (*values(made), state)
+        return (*values(result), state)
 
 
-def values(made: Any) -> tuple[Any, ...]:
+def values(result: Any) -> tuple[Any, ...]:
     """What can be compared of an image or a tensor, or of several."""
-    if isinstance(made, list):
-        return tuple(map(values, made))
-    if waiting(made):
+    if isinstance(result, list):
+        return tuple(map(values, result))
+    if waiting(result):
         layout = Layout(torch.uint8, contiguous=False)
-        ended = Recording(made._opened, (*made._operations, ("to_image",)), made._size, made._mode)
+        ended = Recording(
+            result._opened, (*result._operations, ("to_image",)), result._size, result._mode
+        )
         pixels = single.tensor(ended, layout, least_pixels=0)
         if pixels is not None:
             levels = pixels.permute(1, 2, 0).numpy()
-            return "image", made._mode, made._size, levels.tobytes()
-        made = made.materialise()
-    if isinstance(made, PIL.Image.Image):
-        return "image", made.mode, made.size, made.tobytes()
-    if isinstance(made, torch.Tensor):
-        kind = getattr(type(made), "stands_for", type(made))
-        made = _in_core(made)
-        return kind, made.dtype, made.shape, made.stride(), made.contiguous().numpy().tobytes()
-    return (made,)
+            return "image", result._mode, result._size, levels.tobytes()
+        result = result.materialise()
+    if isinstance(result, PIL.Image.Image):
+        return "image", result.mode, result.size, result.tobytes()
+    if isinstance(result, torch.Tensor):
+        kind = getattr(type(result), "stands_for", type(result))
+        result = _in_core(result)
+        return (
+            kind,
+            result.dtype,
+            result.shape,
+            result.stride(),
+            result.contiguous().numpy().tobytes(),
+        )
+    return (result,)
 
 
 def _in_core(tensor: Any) -> torch.Tensor:
@@ -171,7 +179,7 @@ def _in_core(tensor: Any) -> torch.Tensor:
 
         return torch.stack([_in_core(DeferredTensor(row)) for row in rows])
     if memory is not None and memory.real is None:
-        made = single.tensor(memory.recording(), memory.layout, least_pixels=0)
-        tensor = tensor.materialise() if made is None else memory.as_told(made)
+        decoded = single.tensor(memory.recording(), memory.layout, least_pixels=0)
+        tensor = tensor.materialise() if decoded is None else memory.as_told(decoded)
     real: torch.Tensor = tensor.as_subclass(torch.Tensor)
     return real

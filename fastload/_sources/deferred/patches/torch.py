@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ..guarded import Function
 from ..tensor import plain, some_deferred
 from ..tensor_functions import stack
 from ..thread_state import THREAD, cause
-from ..trial import Function
 from .patch import Patch
 from .proof import Same
 
@@ -32,7 +32,7 @@ PATCHES: Final = [
         ours=_collate,
         why="default_collate, in the hands of a user's collate_fn, writes to memory of its own",
         kept_by="open_clip, transformers: 4 times DataLoader and more (scripts)",
-        proof=Same(lambda collate, given: collate([given.levels, given.levels])),
+        proof=Same(lambda collate, inputs: collate([inputs.levels, inputs.levels])),
     ),
 ]
 """torch's functions that are exchanged."""

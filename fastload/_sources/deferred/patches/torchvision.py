@@ -19,20 +19,20 @@ from ...._base.pixel_limit import is_within
 from .. import agreement, torch_blur, torchvision_io
 from .. import torchvision_transforms as fewer_steps
 from ..from_array import deferred_array, may_defer
+from ..guarded import Function
 from ..image import PLAIN, DeferredImage, sides_of, waiting
 from ..tensor import Deferred, DeferredTensor, like, pending
 from ..thread_state import OF_MODE, cause
-from ..trial import Function
 from .patch import Patch
-from .proof import Given, Proof, Same, jpeg, path_of, values
+from .proof import Proof, ProofInputs, Same, jpeg, path_of, values
 
 # torchvision on images.
 
 
 def _pad(original: Function) -> Function:
     def pad(img: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
-        made = _padded(img, padding, fill, padding_mode) if waiting(img) else None
-        return original(img, padding, fill, padding_mode) if made is None else made
+        padded = _padded(img, padding, fill, padding_mode) if waiting(img) else None
+        return original(img, padding, fill, padding_mode) if padded is None else padded
 
     return pad
 
@@ -68,9 +68,9 @@ def _adjust_hue(original: Function) -> Function:
 def _to_grayscale(original: Function) -> Function:
     def to_grayscale(img: Any, num_output_channels: Any) -> Any:
         if waiting(img) and img._mode in PLAIN and num_output_channels == 3:
-            made = img._then(("convert", "L"), ("convert", "RGB"))
-            made._info = {}
-            return made
+            gray = img._then(("convert", "L"), ("convert", "RGB"))
+            gray._info = {}
+            return gray
         return original(img, num_output_channels)
 
     return to_grayscale
@@ -80,9 +80,9 @@ def gaussian_blurrer(v2: bool) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def gaussian_blur(img: Any, kernel_size: Any, sigma: Any = None) -> Any:
             if waiting(img) and img._mode in PLAIN and fewer_steps.made_on_the_cpu():
-                given = torch_blur.recorded(img._size, kernel_size, sigma, v2)
-                if given is not None:
-                    return img._then(("kernel_blur", v2, *given))
+                blur = torch_blur.recorded(img._size, kernel_size, sigma, v2)
+                if blur is not None:
+                    return img._then(("kernel_blur", v2, *blur))
             return original(img, kernel_size, sigma)
 
         return gaussian_blur
@@ -100,9 +100,9 @@ def _to_tensor(name: str) -> Callable[[Function], Function]:
                 if min(pic.strides) >= 0:  # else torch has to say what it does not take
                     pic = deferred_array(pic)
             if waiting(pic):
-                made = fewer_steps.to_tensor(pic, name)
-                if made is not None:
-                    return DeferredTensor._of(made)
+                memory = fewer_steps.to_tensor(pic, name)
+                if memory is not None:
+                    return DeferredTensor._of(memory)
                 if pic._real is None and pic._mode not in fewer_steps.BYTES:
                     with cause(f"{name}{OF_MODE}{pic._mode}"):
                         pic.materialise().load()
@@ -139,12 +139,12 @@ def _comes_back() -> frozenset[str]:
 def normalizer(marked: bool) -> Callable[[Function], Function]:
     def make(original: Function) -> Function:
         def normalize(tensor: Any, mean: Any, std: Any, inplace: Any = False) -> Any:
-            made = None
+            memory = None
             if pending(tensor) and not (marked and tensor._memory.size == fewer_steps.ONE_PIXEL):
-                made = fewer_steps.normalized(tensor._memory, mean, std, bool(inplace))
-            if made is None:
+                memory = fewer_steps.normalized(tensor._memory, mean, std, bool(inplace))
+            if memory is None:
                 return original(tensor, mean, std, inplace)
-            return like(tensor, made, marked)
+            return like(tensor, memory, marked)
 
         return normalize
 
@@ -169,7 +169,7 @@ def _wrap(original: Function) -> Function:
 SIZES: Final = ((50, 37), (4, 40), (7, 1))
 
 
-def _composed(call: Function, given: Given) -> Any:
+def _composed(call: Function, inputs: ProofInputs) -> Any:
     """What every step of a Compose makes, with either outcome of those that are drawn."""
     crop = transforms.Compose([transforms.RandomResizedCrop(6), transforms.ToTensor()])
     others = transforms.Compose(
@@ -185,12 +185,12 @@ def _composed(call: Function, given: Given) -> Any:
             transforms.Normalize([0.5, 0.4, 0.3], [0.2] * 3),
         ]
     )
-    crops = [call(crop, given.image.resize(size)) for size in SIZES]
-    return [*crops, call(others, given.image), call(others, given.image)]
+    crops = [call(crop, inputs.image.resize(size)) for size in SIZES]
+    return [*crops, call(others, inputs.image), call(others, inputs.image)]
 
 
 # Whether the core has torch's bits is found out for each size: ``torch_blur.py``.
-BLURS: Final = Same(lambda blur, given: blur(given.image, [3, 5], [1.3, 0.7]))
+BLURS: Final = Same(lambda blur, inputs: blur(inputs.image, [3, 5], [1.3, 0.7]))
 
 
 def _and_decodes(same: Proof) -> Proof:
@@ -198,8 +198,8 @@ def _and_decodes(same: Proof) -> Proof:
 
     def proof(original: Function, ours: Function) -> str:
         def theirs(data: bytes) -> np.ndarray:
-            found = original(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-            values: np.ndarray = found.permute(1, 2, 0).numpy()
+            decoded = original(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+            values: np.ndarray = decoded.permute(1, 2, 0).numpy()
             return values[:, :, 0] if values.shape[2] == 1 else values
 
         return agreement.fault(theirs) or same(original, ours)
@@ -207,18 +207,18 @@ def _and_decodes(same: Proof) -> Proof:
     return proof
 
 
-def _of_file(read: Function, given: Given) -> Any:
+def _of_file(read: Function, inputs: ProofInputs) -> Any:
     with path_of(jpeg()) as path:  # a mode by its name: not before 0.20
         return values(read(path, "UNCHANGED"))  # while it is there
 
 
-def _of_bytes(decode: Function, given: Given) -> Any:
+def _of_bytes(decode: Function, inputs: ProofInputs) -> Any:
     data = torch.frombuffer(bytearray(jpeg()), dtype=torch.uint8)
     return decode(data, "UNCHANGED")
 
 
-def _of_either(decode: Function, given: Given) -> Any:
-    return _of_file(decode, given), values(_of_bytes(decode, given))
+def _of_either(decode: Function, inputs: ProofInputs) -> Any:
+    return _of_file(decode, inputs), values(_of_bytes(decode, inputs))
 
 
 _PIXELS: Final = "it asks for the pixels, which makes the image then and there, one at a time"
@@ -235,7 +235,7 @@ PATCHES: Final = [
         ours=_wrap,
         why="it would make a deferred image of values",
         kept_by=EXACT,
-        proof=Same(lambda wrap, given: wrap(torch.eye(3), like=given.marked().levels)),
+        proof=Same(lambda wrap, inputs: wrap(torch.eye(3), like=inputs.marked().levels)),
         needed=True,
     ),
     Patch(
@@ -243,14 +243,14 @@ PATCHES: Final = [
         ours=_adjust_hue,
         why=_PIXELS,
         kept_by=_VIEWS,
-        proof=Same(lambda adjust_hue, given: adjust_hue(given.image, 0.1)),
+        proof=Same(lambda adjust_hue, inputs: adjust_hue(inputs.image, 0.1)),
     ),
     Patch(
         names=("torchvision.transforms._functional_pil.to_grayscale",),
         ours=_to_grayscale,
         why=_PIXELS,
         kept_by=_VIEWS,
-        proof=Same(lambda to_grayscale, given: to_grayscale(given.image, 3)),
+        proof=Same(lambda to_grayscale, inputs: to_grayscale(inputs.image, 3)),
     ),
     Patch(
         names=("torchvision.transforms.functional.gaussian_blur",),
@@ -264,7 +264,7 @@ PATCHES: Final = [
         ours=_to_tensor("to_tensor"),
         why=_PIXELS,
         kept_by=_PHOTOS,
-        proof=Same(lambda to_tensor, given: to_tensor(given.image)),
+        proof=Same(lambda to_tensor, inputs: to_tensor(inputs.image)),
         in_usual_state=True,
     ),
     Patch(
@@ -273,40 +273,40 @@ PATCHES: Final = [
         why="the small image of super-resolution is made of the tensor of the large one: "
         + _PIXELS,
         kept_by="SRGAN (scripts)",
-        proof=Same(lambda to_pil_image, given: to_pil_image(given.levels)),
+        proof=Same(lambda to_pil_image, inputs: to_pil_image(inputs.levels)),
     ),
     Patch(
         names=("torchvision.transforms.functional.pil_to_tensor",),
         ours=_to_tensor("to_image"),
         why=_PIXELS,
         kept_by="timm's collate of uint8: 5.3 times DataLoader (pytorch-image-models)",
-        proof=Same(lambda pil_to_tensor, given: pil_to_tensor(given.image)),
+        proof=Same(lambda pil_to_tensor, inputs: pil_to_tensor(inputs.image)),
     ),
     Patch(
         names=("torchvision.transforms.functional.normalize",),
         ours=normalizer(marked=False),
         why=_VALUES,
         kept_by=_PHOTOS,
-        proof=Same(lambda normalize, given: normalize(given.tensor, [0.5, 0.4, 0.3], [0.2] * 3)),
+        proof=Same(lambda normalize, inputs: normalize(inputs.tensor, [0.5, 0.4, 0.3], [0.2] * 3)),
     ),
     Patch(
         names=("torchvision.transforms._functional_pil.pad",),
         ours=_pad,
         why="reflected borders need the pixels",
         kept_by="CIFAR10 with a reflected border, as kuangliu/pytorch-cifar's with padding",
-        proof=Same(lambda pad, given: pad(given.image, [1, 2], 0, "reflect")),
+        proof=Same(lambda pad, inputs: pad(inputs.image, [1, 2], 0, "reflect")),
     ),
     Patch(
         names=("torchvision.transforms.functional.resize",),
         ours=fewer_steps.resize,
         why=STEPS + "; of a tensor torch would need the values",
         kept_by=_CPU,
-        proof=Same(lambda resize, given: resize(given.image, [4, 5])),
+        proof=Same(lambda resize, inputs: resize(inputs.image, [4, 5])),
     ),
     Patch(
         names=("torchvision.transforms.Compose.__call__",),
         ours=fewer_steps.composer(
-            transforms.Compose, lambda: fewer_steps.STEPS, fewer_steps.APPLIES
+            transforms.Compose, lambda: fewer_steps.RECORDED_TRANSFORMS, fewer_steps.APPLIES
         ),
         why=STEPS,
         kept_by="a seventh of the CPU per image on 32x32 JPEGs, and of the bytecodes",

@@ -23,13 +23,13 @@ from torchvision.transforms import v2
 from ...._base.named import named
 from .. import torchvision_transforms as fewer_steps
 from .. import torchvision_v2
+from ..guarded import Function, GuardedFunction, leave_out
 from ..image import DeferredImage, waiting
 from ..memory import channel_order
 from ..tensor import Deferred, DeferredTensor, DeferredTVImage, like, pending
 from ..thread_state import cause
-from ..trial import Function, Trial, leave_out
 from .patch import Patch, leave_out_all
-from .proof import Given, Proof, Same
+from .proof import Proof, ProofInputs, Same
 from .torchvision import BLURS, EXACT, SIZES, STEPS, gaussian_blurrer, normalizer
 
 
@@ -94,15 +94,15 @@ def _recorder(
         defaults = {parameter.name: parameter.default for parameter in parameters}
         otherwise = _on_real_images(name, original) if on_real else original
 
-        def kernel(image: Any, *args: Any, **given: Any) -> Any:
-            made, rest = None, names[len(args) :]
-            values = [given.get(one, defaults[one]) for one in rest]
-            known = len(args) <= len(names) and given.keys() <= set(rest)
-            if known and pending(image) and not any(one is _MISSING for one in values):
-                made = record(image._memory, *args, *values)
-            if made is None:
-                return otherwise(image, *args, **given)
-            return like(image, made, marked=True)
+        def kernel(image: Any, *args: Any, **keywords: Any) -> Any:
+            result, unset = None, names[len(args) :]
+            values = [keywords.get(name, defaults[name]) for name in unset]
+            usual = len(args) <= len(names) and keywords.keys() <= set(unset)
+            if usual and pending(image) and not any(value is _MISSING for value in values):
+                result = record(image._memory, *args, *values)
+            if result is None:
+                return otherwise(image, *args, **keywords)
+            return like(image, result, marked=True)
 
         return kernel
 
@@ -118,9 +118,9 @@ def _permute_channels_of_image(original: Function) -> Function:
         is_rgb = waiting(image) and image._mode == "RGB"
         if not is_rgb or order is None or not fewer_steps.made_on_the_cpu():
             return original(image, permutation)
-        made = image._then(("order", *order))
-        made._info = {}
-        return made
+        permuted = image._then(("order", *order))
+        permuted._info = {}
+        return permuted
 
     return permute_channels
 
@@ -131,8 +131,8 @@ def _on_real_images(name: str, kernel: Function) -> Function:
     def on_real_image(image: Any, *args: Any, **kwargs: Any) -> Any:
         with cause(f"v2.functional.{name}") if pending(image) else contextlib.nullcontext():
             real = image.materialise()
-        made = kernel(real, *args, **kwargs)
-        return image if made is real else made
+        result = kernel(real, *args, **kwargs)
+        return image if result is real else result
 
     return on_real_image
 
@@ -142,23 +142,24 @@ def _on_real_images(name: str, kernel: Function) -> Function:
 
 def _drawn(transform: Callable[[], Any]) -> Same:
     """The proof of what calls a transform that draws."""
-    return Same(lambda call, given: call(transform(), given.image), seeds=(0, 1))
+    return Same(lambda call, inputs: call(transform(), inputs.image), seeds=(0, 1))
 
 
-def _fill_by_type(get_fill: Function, given: Given) -> Any:
+def _fill_by_type(get_fill: Function, inputs: ProofInputs) -> Any:
     fills = {tv_tensors.Image: 3, PIL.Image.Image: 4, "others": 5}
     return [
-        get_fill(fills, type(value)) for value in (given.marked().levels, given.image, given.tensor)
+        get_fill(fills, type(value))
+        for value in (inputs.marked().levels, inputs.image, inputs.tensor)
     ]
 
 
-def _dtype_by_type(transform: Function, given: Given) -> Any:
+def _dtype_by_type(transform: Function, inputs: ProofInputs) -> Any:
     chosen = v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)
-    made = transform(chosen, given.marked().levels, {})
-    return str(made.dtype), getattr(type(made), "stands_for", type(made)).__name__
+    converted = transform(chosen, inputs.marked().levels, {})
+    return str(converted.dtype), getattr(type(converted), "stands_for", type(converted)).__name__
 
 
-def _composed(call: Function, given: Given) -> Any:
+def _composed(call: Function, inputs: ProofInputs) -> Any:
     """What every step of a Compose makes, with either outcome of those that are drawn."""
     end = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5, 0.4, 0.3], [0.2] * 3)]
     moved = [v2.RandomResizedCrop((6, 5), antialias=True), v2.RandomHorizontalFlip()]
@@ -176,11 +177,11 @@ def _composed(call: Function, given: Given) -> Any:
         [v2.ToImage(), *drawn, *end],
         [*drawn, v2.Resize(9), v2.CenterCrop((7, 6)), v2.ToImage()],
     )
-    images = [given.image, *map(given.image.resize, SIZES)]
-    made = [call(v2.Compose(chain), image) for chain in chains for image in images]
+    images = [inputs.image, *map(inputs.image.resize, SIZES)]
+    results = [call(v2.Compose(chain), image) for chain in chains for image in images]
     with_label = call(v2.Compose(chains[3]), images[1], 7)
-    with_name = call(v2.Compose(chains[0]), {"image": given.image, "name": "it"})
-    return [*made, *with_label, *map(with_name.get, ("image", "name"))]
+    with_name = call(v2.Compose(chains[0]), {"image": inputs.image, "name": "it"})
+    return [*results, *with_label, *map(with_name.get, ("image", "name"))]
 
 
 _CPU_V2: Final = "v2's crop and flip of 32x32: 81 us of CPU to record a sample, 105 without it"
@@ -235,7 +236,7 @@ PATCHES: Final = [
 """v2's functions that are exchanged."""
 
 
-class Kernel(NamedTuple):
+class V2Kernel(NamedTuple):
     """A function of v2 for our types.
 
     Attributes:
@@ -260,7 +261,7 @@ _TENSORS: Final[tuple[tuple[type, type], ...]] = (
 _IMAGES: Final[tuple[tuple[type, type], ...]] = ((DeferredImage, PIL.Image.Image),)
 
 
-def _same(call: Callable[[Function, Given], Any]) -> Callable[[bool], Proof]:
+def _same(call: Callable[[Function, ProofInputs], Any]) -> Callable[[bool], Proof]:
     return lambda marked: Same(call, marked=marked)
 
 
@@ -271,18 +272,18 @@ def _of_tensors(
     *,
     on_real: bool = True,
     in_usual_state: bool = False,
-) -> Kernel:
+) -> V2Kernel:
     """What is recorded, and proves itself by ``call(kernel, levels)`` of every layout."""
 
-    def of_each(kernel: Function, given: Given) -> Any:
-        each = given.levels, given.levels.contiguous(), given.levels[:, 1:8, 2:9]
+    def of_each(kernel: Function, inputs: ProofInputs) -> Any:
+        each = inputs.levels, inputs.levels.contiguous(), inputs.levels[:, 1:8, 2:9]
         return [call(kernel, levels) for levels in each]
 
     ours = _recorder(name, record, on_real=on_real)
-    return Kernel(name, _TENSORS, ours, _same(of_each), in_usual_state)
+    return V2Kernel(name, _TENSORS, ours, _same(of_each), in_usual_state)
 
 
-def _recolors(name: str, operation: str, *tried: float) -> Kernel:
+def _recolors(name: str, operation: str, *tried: float) -> V2Kernel:
     """An operation on levels, with each of the values ``tried``."""
 
     def call(recolor: Function, levels: Any) -> Any:
@@ -298,8 +299,8 @@ _WAYS: Final = [{"interpolation": mode, "fill": fill} for mode in _MODES for fil
 
 def _mapped(affine: Function, levels: Any) -> Any:
     moves = (0, [2, -3], 1.0, [0.0, 0.0]), (12.5, [0.0, 1.5], 0.8, [20.0, -10.0])
-    made = [affine(levels, *move, **way) for move in moves for way in _WAYS]
-    return [*made, affine(levels, 0.0, [0, 0], 1.0, [25.0, 0.0], center=[0, 0], fill=[1, 2, 3])]
+    results = [affine(levels, *move, **way) for move in moves for way in _WAYS]
+    return [*results, affine(levels, 0.0, [0, 0], 1.0, [25.0, 0.0], center=[0, 0], fill=[1, 2, 3])]
 
 
 def _rotated(rotate: Function, levels: Any) -> Any:
@@ -347,29 +348,29 @@ KERNELS: Final = [
         lambda pad, levels: pad(levels, [1, 0, 2, 3], [9, 0, 255.0]),
         on_real=False,
     ),
-    Kernel(
+    V2Kernel(
         name="normalize",
         kinds=_TENSORS,
         ours=normalizer(marked=True),
-        proof=_same(lambda normalize, given: normalize(given.tensor, [0.5, 0.4, 0.3], [0.2] * 3)),
+        proof=_same(lambda normalize, inputs: normalize(inputs.tensor, [0.5, 0.4, 0.3], [0.2] * 3)),
     ),
-    Kernel(
+    V2Kernel(
         name="resized_crop",
         kinds=_TENSORS,
         ours=_resized_crop,
-        proof=_same(lambda resized_crop, given: resized_crop(given.levels, 1, 2, 5, 6, [4, 3])),
+        proof=_same(lambda resized_crop, inputs: resized_crop(inputs.levels, 1, 2, 5, 6, [4, 3])),
     ),
-    Kernel(
+    V2Kernel(
         name="gaussian_blur",
         kinds=_IMAGES,
         ours=gaussian_blurrer(v2=True),
         proof=lambda _: BLURS,
     ),
-    Kernel(
+    V2Kernel(
         name="permute_channels",
         kinds=_IMAGES,
         ours=_permute_channels_of_image,
-        proof=_same(lambda permute, given: permute(given.image, torch.tensor([2, 0, 1]))),
+        proof=_same(lambda permute, inputs: permute(inputs.image, torch.tensor([2, 0, 1]))),
     ),
 ]
 
@@ -383,15 +384,15 @@ _MADE_OF_RECORDED: Final = frozenset(
 
 
 def _add(
-    kernel: Kernel, where: str, registry: dict[type, Function], kind: type, original: Function
+    kernel: V2Kernel, name: str, registry: dict[type, Function], kind: type, original: Function
 ) -> None:
     ours, proof = kernel.ours(original), kernel.proof(kind is DeferredTVImage)
 
     def settle(called: Function) -> None:
         registry[kind] = called
 
-    registry[kind] = Trial(
-        where, ours, original, lambda: proof(original, ours), settle, kernel.in_usual_state
+    registry[kind] = GuardedFunction(
+        name, ours, original, lambda: proof(original, ours), settle, kernel.in_usual_state
     )
 
 
@@ -403,13 +404,13 @@ def add_kernels() -> None:
         leave_out_all(name)
         return
     for kernel in KERNELS:
-        where = f"torchvision.transforms.v2.functional.{kernel.name}"
-        registry = registries.get(named(where), {})
+        function_name = f"torchvision.transforms.v2.functional.{kernel.name}"
+        registry = registries.get(named(function_name), {})
         for kind, base in kernel.kinds:
             if base in registry:
-                _add(kernel, where, registry, kind, registry[base])
+                _add(kernel, function_name, registry, kind, registry[base])
             else:
-                leave_out(where, f"this release has none for {base.__name__}")
+                leave_out(function_name, f"this release has none for {base.__name__}")
     for function, registry in registries.items():
         image = registry.get(tv_tensors.Image)
         asks = function.__name__.startswith("get_")

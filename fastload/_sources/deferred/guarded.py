@@ -1,4 +1,4 @@
-"""Trial: what is called in the place of another library's function until ours has proved itself.
+"""GuardedFunction: another library's function, or ours once that has proved itself.
 
 It proves itself at its first call on a thread that defers, so that nobody waits for proofs of
 functions that are not used. ``explain()`` settles what nobody has called. Processes that come of
@@ -40,7 +40,7 @@ _tries = [0]
 LEFT_OUT: Final[list[str]] = []
 """What stays as it is in other libraries, and why, a line for each."""
 
-_OPEN: Final[list[Trial]] = []
+_OPEN: Final[list[GuardedFunction]] = []
 _SIDE: Final = 64  # longer than any image of a proof
 
 
@@ -52,14 +52,14 @@ def leave_out(name: str, why: str) -> None:
 
 
 def left_out() -> list[str]:
-    """What is left out, when all trials are settled that can be."""
-    for trial in list(_OPEN):
-        trial.settled()
+    """What is left out, when all that can be settled is."""
+    for guarded in list(_OPEN):
+        guarded.settled()
     return list(LEFT_OUT)
 
 
 def forget_all() -> None:
-    """Forget what was left out, and the trials that are open."""
+    """Forget what was left out, and the functions that are not settled."""
     LEFT_OUT.clear()
     _OPEN.clear()
     _tries[0] = 0
@@ -74,7 +74,7 @@ def may_try_again() -> bool:
     return True
 
 
-class Trial:
+class GuardedFunction:
     """A function that is ours or the library's own, which its first call decides.
 
     Args:

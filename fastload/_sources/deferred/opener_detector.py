@@ -1,4 +1,4 @@
-"""Watch: whether code opens images that could be deferred, seen without exchanging anything.
+"""OpenerDetector: sees whether code opens images that could be deferred, and exchanges nothing.
 
 A profile function sees calls of this thread. It is gone with the first one that opens an image. A
 sample that calls many small functions takes twice as long in it.
@@ -24,7 +24,7 @@ _OPENERS: Final = (
 _OF_OPENCV: Final = ("imread", "imdecode")
 
 
-class Watch:
+class OpenerDetector:
     """A context that sees what its thread calls.
 
     Attributes:
@@ -34,8 +34,8 @@ class Watch:
 
     seen = False
 
-    def __enter__(self) -> Watch:
-        self._codes = {id(one.__code__) for one in _functions()}
+    def __enter__(self) -> OpenerDetector:
+        self._codes = {id(function.__code__) for function in _functions()}
         yappi = sys.modules.get("yappi")  # whose profile function Python does not show
         self.seen = sys.getprofile() is not None or bool(yappi and yappi.is_running())
         if not self.seen:
@@ -59,5 +59,5 @@ class Watch:
 def _functions() -> list[FunctionType]:
     """Those of ``_OPENERS`` whose modules the program has imported."""
     split = (name.rpartition(".") for name in _OPENERS)
-    found = (getattr(sys.modules.get(module), function, None) for module, _, function in split)
-    return [one for one in found if isinstance(one, FunctionType)]
+    functions = (getattr(sys.modules.get(module), function, None) for module, _, function in split)
+    return [function for function in functions if isinstance(function, FunctionType)]

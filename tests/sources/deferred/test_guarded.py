@@ -21,10 +21,10 @@ import program_states
 import releases
 import warm
 from fastload import FastLoader
-from fastload._sources.deferred import switch, trial
+from fastload._sources.deferred import guarded, switch
+from fastload._sources.deferred.guarded import GuardedFunction
 from fastload._sources.deferred.redirect import redirected
 from fastload._sources.deferred.thread_state import THREAD
-from fastload._sources.deferred.trial import Trial
 from program_states import REPLACING, STATES, WITHOUT_THREADS
 
 
@@ -61,15 +61,15 @@ def test_what_only_workers_defer_is_proven_in_their_parent_too(tmp_path: Path) -
     assert redirected() == at_rest
 
 
-def _trial(proof: Callable[[], str], **given: Any) -> Trial:
-    return Trial(
+def _guarded(proof: Callable[[], str], **given: Any) -> GuardedFunction:
+    return GuardedFunction(
         "a.function", lambda: "ours", lambda: "theirs", proof, lambda called: None, **given
     )
 
 
 @pytest.mark.usefixtures("anew")
 def test_a_thread_that_defers_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = _trial(lambda: "")
+    one = _guarded(lambda: "")
     assert one() == "theirs"
     monkeypatch.setattr(THREAD, "deferring", True)
     assert one() == "ours"
@@ -91,7 +91,7 @@ def test_what_a_programs_signal_handler_raises_within_a_proof_is_raised_and_deci
     def late(*args: Any) -> None:
         raise TimeoutError("late")
 
-    one = _trial(proof)
+    one = _guarded(proof)
     before = signal.signal(signal.SIGALRM, late)
     try:
         with pytest.raises(TimeoutError, match="late"):
@@ -99,7 +99,7 @@ def test_what_a_programs_signal_handler_raises_within_a_proof_is_raised_and_deci
     finally:
         signal.signal(signal.SIGALRM, before)
     assert one() == "ours"
-    assert trial.LEFT_OUT == []
+    assert guarded.LEFT_OUT == []
 
 
 @pytest.mark.usefixtures("anew")
@@ -119,9 +119,9 @@ def test_a_child_that_was_forked_within_a_proof_has_its_own() -> None:
         forked.append(True)
         return proof()
 
-    one = _trial(once)
+    one = _guarded(once)
     assert one.settled()() == "ours"
-    assert trial.LEFT_OUT == []
+    assert guarded.LEFT_OUT == []
 
 
 @pytest.mark.usefixtures("anew")
@@ -133,7 +133,7 @@ def test_what_holds_in_a_forked_process_holds_here(said: str, asked: int) -> Non
         proofs.append(True)
         return said
 
-    one = _trial(proof)
+    one = _guarded(proof)
     child = os.fork()
     if not child:
         one.settled()
@@ -147,7 +147,7 @@ def test_what_holds_in_a_forked_process_holds_here(said: str, asked: int) -> Non
 @pytest.mark.usefixtures("anew")
 def test_a_proof_waits_for_the_default_dtype_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(THREAD, "deferring", True)
-    one, other = _trial(lambda: "", in_usual_state=True), _trial(lambda: "")
+    one, other = _guarded(lambda: "", in_usual_state=True), _guarded(lambda: "")
     torch.set_default_dtype(torch.float64)
     try:
         assert (one(), other()) == ("theirs", "ours")
@@ -161,10 +161,10 @@ def test_a_torch_that_keeps_hooks_of_all_modules_elsewhere_has_its_own_functions
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(THREAD, "deferring", True)
-    monkeypatch.setattr(trial, "_HOOKS_OF_ALL_MODULES", ("_global_moved_hooks",))
-    one, other = _trial(lambda: "", in_usual_state=True), _trial(lambda: "")
+    monkeypatch.setattr(guarded, "_HOOKS_OF_ALL_MODULES", ("_global_moved_hooks",))
+    one, other = _guarded(lambda: "", in_usual_state=True), _guarded(lambda: "")
     assert (one(), other()) == ("theirs", "ours")
-    [said] = trial.LEFT_OUT
+    [said] = guarded.LEFT_OUT
     assert said == (
         "a.function is left as it is: torch has no _global_moved_hooks, so hooks would go unseen"
     )
@@ -173,10 +173,10 @@ def test_a_torch_that_keeps_hooks_of_all_modules_elsewhere_has_its_own_functions
 @pytest.mark.usefixtures("anew")
 def test_what_is_left_out_is_tried_again_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
-    monkeypatch.setattr(switch, "_PARTS", {("sys",): lambda: tried.append(len(tried))})
+    monkeypatch.setattr(switch, "_LIBRARIES", {("sys",): lambda: tried.append(len(tried))})
     switch.install()
     for _ in range(5):
-        trial.leave_out("a.function", "it is other")
+        guarded.leave_out("a.function", "it is other")
         switch.try_again()
     assert tried == [0, 1, 2]
-    assert trial.LEFT_OUT == ["a.function is left as it is: it is other"]
+    assert guarded.LEFT_OUT == ["a.function is left as it is: it is other"]
