@@ -85,7 +85,7 @@ class SharedRing:
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
-    def wanted(self, nbytes: int) -> None:
+    def require(self, nbytes: int) -> None:
         """A batch needs ``nbytes``: slabs leased from now on are at least as large."""
         if nbytes > self._nbytes:
             # 1/16 more, for batches that are slightly larger, rounded up to whole pages.

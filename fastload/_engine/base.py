@@ -135,7 +135,7 @@ class _FetchedAgain(Ticket):
         if self.cancelled:
             self._ticket.cancel()
         images, errors = self._ticket.settle()
-        return images, {at: fetched_again(error) for at, error in errors.items()}
+        return images, {position: fetched_again(error) for position, error in errors.items()}
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -195,8 +195,8 @@ class BatchEngine(abc.ABC):
             try:
                 return self._submit(numbers, timed=timed)
             except Refused as refused:
-                at = refused.position
-                raise refused.of(at, **self.where(int(records[at]))) from None
+                position = refused.position
+                raise refused.of(position, **self.where(int(records[position]))) from None
 
         return _FetchedAgain(begin, self.origin, records) if self.origin.remote else begin()
 

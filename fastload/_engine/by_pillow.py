@@ -93,8 +93,8 @@ def _decoded(engine: PixelEngine, batch: BatchRequest, i: int, begin: int) -> Im
     read = time.perf_counter_ns()
     kind, (width, height) = int(batch.kinds[i]), batch.source_size(i)
     image = decoded(data, kind, (width, height))
-    wanted = batch.cache_fill
-    if wanted is not None and wanted.wanted[i] and wanted.placed is None:
+    cache_fill = batch.cache_fill
+    if cache_fill is not None and cache_fill.wanted[i] and cache_fill.placed is None:
         assert engine.cache is not None, "what is cached has a cache"
         engine.cache.arena.put(int(batch.records[i]), data, kind, width, height, False)
     if batch.times is not None:
@@ -137,27 +137,27 @@ class _Finisher:
         if not waiting:
             return
         begin_ns = time.perf_counter_ns()
-        part = self._part(begin, waiting)
-        for at in self._engine.of_pixels(part, waiting):
+        request = self._request(begin, waiting)
+        for position in self._engine.of_pixels(request, waiting):
             try:
-                long_sides.fill(self._engine, _rows(part, at, 1), waiting[at])
+                long_sides.fill(self._engine, _rows(request, position, 1), waiting[position])
             except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
-                self.failed(begin + at, error)
+                self.failed(begin + position, error)
         self.nanoseconds += time.perf_counter_ns() - begin_ns
 
-    def _part(self, first: int, pixels: Sequence[np.ndarray]) -> BatchRequest:
+    def _request(self, first: int, pixels: Sequence[np.ndarray]) -> BatchRequest:
         """The samples from ``first`` on, of which ``pixels`` are what ``take`` kept."""
-        part = _rows(self._batch, first, len(pixels))
-        sizes, box = part.sizes.copy(), part.geometry.box.copy()
-        for at, image in enumerate(pixels):
-            if part.placed(at) is None:
-                sizes[at] = image.shape[1::-1]
-                box[at, :2], box[at, 2:] = 0, sizes[at]
-        fill = part.cache_fill
+        request = _rows(self._batch, first, len(pixels))
+        sizes, box = request.sizes.copy(), request.geometry.box.copy()
+        for position, image in enumerate(pixels):
+            if request.placed(position) is None:
+                sizes[position] = image.shape[1::-1]
+                box[position, :2], box[position, 2:] = 0, sizes[position]
+        fill = request.cache_fill
         return dataclasses.replace(
-            part,
+            request,
             sizes=sizes,
-            geometry=part.geometry._replace(box=box),
+            geometry=request.geometry._replace(box=box),
             cache_fill=None if fill is None or fill.placed is None else fill,
         )
 
@@ -186,8 +186,8 @@ class _ThreadsTicket(Ticket):
         # an iterator, which cancels its tickets, in the middle of that.
         self._filling = threading.RLock()
         if engine.threads and len(which) > 1:
-            parts = np.array_split(which, min(_TASKS * engine.threads, len(which)))
-            self._tasks = [engine.pool().submit(self._fill, part) for part in parts]
+            shares = np.array_split(which, min(_TASKS * engine.threads, len(which)))
+            self._tasks = [engine.pool().submit(self._fill, share) for share in shares]
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         try:

@@ -165,7 +165,7 @@ def _erase(
     row = torch.div(within, w[image], rounding_mode="floor")
     column = within - row * w[image]
     stride = images.stride()
-    at = (
+    indices = (
         image * stride[0]
         + channel * stride[1]
         + (y[image] + row) * stride[2]
@@ -176,7 +176,7 @@ def _erase(
         blocks = int((-(-area // 8)).sum())
         which = which + _noise(key, areas, blocks, image, i)
     flat = images.as_strided((images.numel(),), (1,))
-    flat.index_put_((at,), values.reshape(-1)[which])
+    flat.index_put_((indices,), values.reshape(-1)[which])
 
 
 def _numbered(counts: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Tensor]:

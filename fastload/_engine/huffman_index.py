@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 # Share of the memory that is available when a store is first read. 1,000 photos take about 0.7 MB.
 _SHARE = 0.01
 
-_Parts: TypeAlias = "tuple[weakref.ref[Store], ...]"
-_Tables: TypeAlias = "weakref.WeakKeyDictionary[Store, dict[_Parts, _core.EntryTable]]"
+_StoreKey: TypeAlias = "tuple[weakref.ref[Store], ...]"
+_Tables: TypeAlias = "weakref.WeakKeyDictionary[Store, dict[_StoreKey, _core.EntryTable]]"
 _tables: _Tables = weakref.WeakKeyDictionary()
 
 
@@ -32,9 +32,9 @@ def table_of(store: Store) -> _core.EntryTable:
     It takes no memory before there is something to remember, and at most 1 % of what is available
     now, divided by the ranks of this machine and, in worker processes, by their number.
     """
-    parts = _parts(store)
-    tables = _tables.setdefault(parts[0], {})
-    key = tuple(map(weakref.ref, parts))
+    stores = _stores_in(store)
+    tables = _tables.setdefault(stores[0], {})
+    key = tuple(map(weakref.ref, stores))
     if key not in tables:
         tables.setdefault(key, new_table(len(store)))
     return tables[key]
@@ -51,15 +51,15 @@ def new_table(records: int) -> _core.EntryTable:
     return table
 
 
-def nbytes(parts: Sequence[Store]) -> int:
-    """Bytes of the table so far, for a store that consists of ``parts``."""
-    table = _existing(parts)
+def nbytes(stores: Sequence[Store]) -> int:
+    """Bytes of the table so far, for a store that consists of ``stores``."""
+    table = _existing(stores)
     return 0 if table is None else table.used
 
 
-def describe(parts: Sequence[Store]) -> str | None:
+def describe(stores: Sequence[Store]) -> str | None:
     """The table for ``explain()``; None: it is empty."""
-    table = _existing(parts)
+    table = _existing(stores)
     if table is None or not table.count:
         return None
     return (
@@ -68,13 +68,13 @@ def describe(parts: Sequence[Store]) -> str | None:
     )
 
 
-def _existing(parts: Sequence[Store]) -> _core.EntryTable | None:
-    return _tables.get(parts[0], {}).get(tuple(map(weakref.ref, parts)))
+def _existing(stores: Sequence[Store]) -> _core.EntryTable | None:
+    return _tables.get(stores[0], {}).get(tuple(map(weakref.ref, stores)))
 
 
-def _parts(store: Store) -> list[Store]:
+def _stores_in(store: Store) -> list[Store]:
     from ..storage.concat import ConcatStore
 
     if not isinstance(store, ConcatStore):
         return [store]
-    return [part for inner in store.stores for part in _parts(inner)]
+    return [part for inner in store.stores for part in _stores_in(inner)]

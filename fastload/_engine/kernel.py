@@ -34,7 +34,7 @@ def _pass_order() -> int:
     """Which pass of a resize the installed Pillow does first (PassOrder of resample/resample.h)."""
     import PIL
 
-    major, minor = (int(part) for part in PIL.__version__.split(".")[:2])
+    major, minor = (int(number) for number in PIL.__version__.split(".")[:2])
     if major >= 13:
         return 1
     return 2 if (major, minor) >= (12, 2) else 0
@@ -230,7 +230,7 @@ class Kernel:
     ) -> _core.CacheFill:
         placed, spec = cache_fill.placed, self._spec
         stage = placed and (placed.source, placed.box, placed.resized, placed.window)
-        made: _core.CacheFill = self._core.CacheFill(
+        core_fill: _core.CacheFill = self._core.CacheFill(
             arena,
             form,
             numbers,
@@ -240,7 +240,7 @@ class Kernel:
             order=spec.order,
             fill=spec.fill,
         )
-        return made
+        return core_fill
 
 
 def pixels_as_files(

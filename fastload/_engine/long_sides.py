@@ -32,14 +32,14 @@ _TORCH_MODES = {6: "bilinear", 7: "bicubic"}
 _WHOLE = 1 << 24
 
 
-def fill(engine: PixelEngine, one: BatchRequest, pixels: np.ndarray) -> None:
-    """Fill the one sample of ``one`` from decoded ``pixels``, uint8 (h, w, 3).
+def fill(engine: PixelEngine, sample: BatchRequest, pixels: np.ndarray) -> None:
+    """Fill the one sample of ``sample`` from decoded ``pixels``, uint8 (h, w, 3).
 
     What a cache would keep of it is made, too, but not kept. Raises DecodeError if the result is
     too long for an operation of the core.
     """
-    plan, geometry, params = engine.plan, one.geometry, one.params
-    image, placed = Image.fromarray(pixels), one.placed(0)
+    plan, geometry, params = engine.plan, sample.geometry, sample.params
+    image, placed = Image.fromarray(pixels), sample.placed(0)
     if placed is not None:
         x, y, w, h = placed.window[0].tolist()
         frame = [*placed.box[0].tolist(), *placed.resized[0].tolist(), x, y, 0, w, h]
@@ -51,35 +51,35 @@ def fill(engine: PixelEngine, one: BatchRequest, pixels: np.ndarray) -> None:
         each[0].tolist() for each in (geometry.box, geometry.resized, geometry.window)
     )
     frame = [*box, *resized, *window, int(geometry.flip[0]), *size]
-    image, at = cut(image, frame, plan.filter, plan.fill), 0
+    image, slot = cut(image, frame, plan.filter, plan.fill), 0
     for number, (count, filter, *colour) in enumerate(stages):
         assert params is not None, "stages are parameters"
-        codes, values = params.codes[0, at : at + count], params.values[0, at : at + count]
+        codes, values = params.codes[0, slot : slot + count], params.values[0, slot : slot + count]
         pixels = np.array(image)
         _native.required().pixels(pixels, codes, values)
         image = Image.fromarray(pixels)
-        image, at = cut(image, params.frames[0, number].tolist(), filter, colour), at + count
+        image, slot = cut(image, params.frames[0, number].tolist(), filter, colour), slot + count
     if params is not None:
         params = params._replace(settings=params.settings[:0])
-    _store(engine, dataclasses.replace(one, params=params, cache_fill=None), np.array(image))
+    _store(engine, dataclasses.replace(sample, params=params, cache_fill=None), np.array(image))
 
 
-def _store(engine: PixelEngine, one: BatchRequest, pixels: np.ndarray) -> None:
+def _store(engine: PixelEngine, sample: BatchRequest, pixels: np.ndarray) -> None:
     """The table of output values and what is erased."""
     size = np.array([pixels.shape[1::-1]], np.int32)
     nothing = np.zeros_like(size)
-    geometry = one.geometry._replace(
+    geometry = sample.geometry._replace(
         box=np.concatenate([nothing, size], axis=1),
         resized=size,
         window=nothing,
         flip=np.zeros(1, np.uint8),
     )
-    if not engine.of_pixels(dataclasses.replace(one, sizes=size, geometry=geometry), [pixels]):
+    if not engine.of_pixels(dataclasses.replace(sample, sizes=size, geometry=geometry), [pixels]):
         return
     plan = engine.plan
     if plan.erasing:
         raise DecodeError(f"nothing can be erased of an image of {size[0, 0]}x{size[0, 1]} pixels")
-    out = one.memory.view(plan.stored)
+    out = sample.memory.view(plan.stored)
     if engine.options.channels_last:
         out = np.moveaxis(out.reshape(*pixels.shape[:2], plan.channels), 2, 0)
     else:
@@ -106,16 +106,16 @@ def cut(
     whole = Image.new("RGB", (width, height), tuple(colour))
     if x0 < x1 and y0 < y1:
         if (resized_w, resized_h) == image.size:
-            part = image.crop((x0, y0, x1, y1))
+            piece = image.crop((x0, y0, x1, y1))
         elif resized_w * resized_h > _WHOLE and resized_h >= image.height:
-            part = _part_of_resized(image, (resized_w, resized_h), filter, (x0, y0, x1, y1))
+            piece = _piece_of_resized(image, (resized_w, resized_h), filter, (x0, y0, x1, y1))
         else:
-            part = _resized(image, (resized_w, resized_h), filter).crop((x0, y0, x1, y1))
-        whole.paste(part, (x0 - left, y0 - top))
+            piece = _resized(image, (resized_w, resized_h), filter).crop((x0, y0, x1, y1))
+        whole.paste(piece, (x0 - left, y0 - top))
     return whole.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else whole
 
 
-def _part_of_resized(
+def _piece_of_resized(
     image: Image.Image, size: tuple[int, int], filter: int, box: tuple[int, int, int, int]
 ) -> Image.Image:
     """The part ``box`` of the image resized to ``size``, without the whole in memory.
@@ -125,13 +125,13 @@ def _part_of_resized(
     """
     x0, y0, x1, y1 = box
     wide = _resized(image, (size[0], image.height), filter).crop((x0, 0, x1, image.height))
-    part = Image.new(image.mode, (x1 - x0, y1 - y0))
+    piece = Image.new(image.mode, (x1 - x0, y1 - y0))
     step = max(1, _WHOLE // size[1])
     for x in range(0, wide.width, step):
         strip = wide.crop((x, 0, min(x + step, wide.width), wide.height))
         strip = _resized(strip, (strip.width, size[1]), filter)
-        part.paste(strip.crop((0, y0, strip.width, y1)), (x, 0))
-    return part
+        piece.paste(strip.crop((0, y0, strip.width, y1)), (x, 0))
+    return piece
 
 
 def _resized(image: Image.Image, size: tuple[int, int], filter: int) -> Image.Image:

@@ -76,9 +76,9 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
     finally:
         files.close()
     status[list(unreadable)] = _native.IO
-    left = np.zeros(len(records), bool)
-    left[sized] = status == _native.UNSUPPORTED
-    return left
+    declined = np.zeros(len(records), bool)
+    declined[sized] = status == _native.UNSUPPORTED
+    return declined
 
 
 def read_indirect(
@@ -149,9 +149,9 @@ class NativeEngine(PixelEngine):
             self._files.readahead(file, offset, nbytes)
             return
         # One call sorts them all. Loose files have no order, and opening them waits for the disk.
-        parts = 1 if self.store.mapped else max(1, self.threads)
-        for part in np.array_split(np.arange(len(file)), parts):
-            self.pool().submit(self._files.readahead, file[part], offset[part], nbytes[part])
+        shares = 1 if self.store.mapped else max(1, self.threads)
+        for share in np.array_split(np.arange(len(file)), shares):
+            self.pool().submit(self._files.readahead, file[share], offset[share], nbytes[share])
 
     @override
     def start(self, batch: BatchRequest) -> Ticket:
@@ -170,10 +170,10 @@ class NativeEngine(PixelEngine):
             return super().start_views(others, batches)
         batch, unreadable = self._read(batches[0])
         if batch.spans.memory is not None:  # the others' Pillow decodes from it, too
-            batches = [dataclasses.replace(one, spans=batch.spans) for one in batches]
+            batches = [dataclasses.replace(other, spans=batch.spans) for other in batches]
         followers = [
-            other._begin(one, unreadable, begin=False)
-            for other, one in zip(natives, batches[1:], strict=True)
+            engine._begin(followed, unreadable, begin=False)
+            for engine, followed in zip(natives, batches[1:], strict=True)
         ]
         jobs = cast("list[_core.Job]", [ticket.job for ticket in followers])
         first = self._begin(batch, unreadable, views=(jobs, shared_regions(batches)))
@@ -201,14 +201,14 @@ class NativeEngine(PixelEngine):
         views: tuple[list[_core.Job], np.ndarray] | None = None,
     ) -> NativeTicket:
         status, detail = np.zeros((2, len(batch.records)), np.int32)
-        files, given = self._files, batch
+        files, request = self._files, batch
         arena = None if self.cache is None else self.cache.arena
         if batch.spans.memory:
             files, spans = files_of(self.origin, batch.spans, arena)
-            given = dataclasses.replace(batch, spans=spans)
+            request = dataclasses.replace(batch, spans=spans)
         job = self._kernel.submit(
             files,
-            given,
+            request,
             status,
             detail,
             threads=self.threads,
@@ -226,7 +226,7 @@ class NativeEngine(PixelEngine):
     @override
     def of_pixels(self, batch: BatchRequest, pixels: Sequence[np.ndarray]) -> list[int]:
         files, spans, kinds, _ = pixels_as_files(pixels)
-        part = dataclasses.replace(
+        request = dataclasses.replace(
             batch,
             spans=spans,
             kinds=kinds,
@@ -237,15 +237,17 @@ class NativeEngine(PixelEngine):
         )
         status = np.zeros(len(pixels), np.int32)
         try:
-            self._kernel.submit(files, part, status, threads=0, cache=self._cache_of(batch)).wait()
+            self._kernel.submit(
+                files, request, status, threads=0, cache=self._cache_of(batch)
+            ).wait()
         finally:
             files.close()
         if (status > _native.UNSUPPORTED).any():
             raise InternalError(
                 f"the core refused pixels that Pillow decoded: status {status.max()}"
             )
-        left: list[int] = np.flatnonzero(status).tolist()
-        return left
+        declined: list[int] = np.flatnonzero(status).tolist()
+        return declined
 
 
 class _Led:
@@ -281,27 +283,27 @@ class NativeTicket(Ticket):
         self._status = status
         self._detail = detail
         self._unreadable = unreadable
-        self._rest: Ticket | None = None
+        self._pillow_ticket: Ticket | None = None
 
     def leave_to_pillow(self) -> None:
         """Wait for the core, and start to decode with Pillow what it leaves, before ``result``."""
         self.job.wait()
         self._status[list(self._unreadable)] = _native.IO
-        left = np.flatnonzero(self._status == _native.UNSUPPORTED)
-        if len(left) and not self.cancelled:
+        declined = np.flatnonzero(self._status == _native.UNSUPPORTED)
+        if len(declined) and not self.cancelled:
             from .by_pillow import by_pillow  # most loops never need it
 
-            self._rest = by_pillow(self._engine, self._batch, left)
+            self._pillow_ticket = by_pillow(self._engine, self._batch, declined)
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         self.job.wait()
         self.check_cancelled()
-        if self._rest is None:
+        if self._pillow_ticket is None:
             self.leave_to_pillow()
         failed = np.flatnonzero(self._status > _native.UNSUPPORTED).tolist()
         errors = {i: self._unreadable.get(i) or self._error(i) for i in failed}
-        if self._rest is not None:
-            errors |= self._rest.settle()[1]
+        if self._pillow_ticket is not None:
+            errors |= self._pillow_ticket.settle()[1]
         self.check_cancelled()
         if not errors:
             self._engine.verified(self._batch)
@@ -310,13 +312,13 @@ class NativeTicket(Ticket):
     def cancel(self) -> None:
         self.cancelled = True
         self.job.cancel()
-        if self._rest is not None:
-            self._rest.cancel()
+        if self._pillow_ticket is not None:
+            self._pillow_ticket.cancel()
 
     def stages_ns(self) -> Mapping[str, int]:
         stages = dict(self.job.nanoseconds)
-        if self._rest is not None:
-            stages["pillow"] = sum(self._rest.stages_ns().values())
+        if self._pillow_ticket is not None:
+            stages["pillow"] = sum(self._pillow_ticket.stages_ns().values())
         return stages
 
     def _error(self, i: int) -> DataError:

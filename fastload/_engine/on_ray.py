@@ -155,8 +155,8 @@ def fill(engine: list[Any], numbers: Numbers) -> _Answer:
     ticket = mine.submit(
         numbers.indices, seed=numbers.seed, epoch=numbers.epoch, repeats=numbers.repeats
     )
-    made, errors = ticket.settle()
-    images = one_tensor(made)
+    filled, errors = ticket.settle()
+    images = one_tensor(filled)
     flat = torch.empty(0, dtype=torch.uint8).set_(images.untyped_storage())
     height, width = images.shape[2:]
     return flat.numpy(), (height, width), errors

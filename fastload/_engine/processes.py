@@ -197,22 +197,22 @@ class Processes(PillowProcesses):
         """None where there is no slab."""
         team = self._team
         nbytes = batch.memory.nbytes // len(batch.records)
-        self.ring.wanted(nbytes * len(which))
+        self.ring.require(nbytes * len(which))
         lease = None if team is None or not team.mine else self.ring.lease()
         if team is None or lease is None:
             return None
         slot, slab = lease
-        jobs, at = [], 0
+        jobs, offset = [], 0
         for rows in np.array_split(which, min(len(team.members), len(which))):
-            part = _Assignment(
+            assignment = _Assignment(
                 view=engine.options.view,
                 batch=batch.part(rows, slab[:0]),
                 slot=slot,
-                offset=at,
+                offset=offset,
                 nbytes=nbytes * len(rows),
             )
-            at += part.nbytes
-            message = pickle.dumps(part, pickle.HIGHEST_PROTOCOL)
+            offset += assignment.nbytes
+            message = pickle.dumps(assignment, pickle.HIGHEST_PROTOCOL)
             jobs.append(_Job(message, slab, concurrent.futures.Future()))
         for job in jobs:
             team.put(job)
@@ -332,12 +332,12 @@ def _attend(
             del answer
     except (EOFError, OSError):
         broken.set()
-        what = "exited unexpectedly: it was killed (is there enough memory?) or crashed"
-        _fail(sent, jobs, f"the worker process {pid}, which decodes with Pillow, {what}")
+        reason = "exited unexpectedly: it was killed (is there enough memory?) or crashed"
+        _fail(sent, jobs, f"the worker process {pid}, which decodes with Pillow, {reason}")
     except Exception as error:  # noqa: BLE001 - its answer is lost: there was no memory for it
         broken.set()
-        what = f"sent an answer that cannot be read: {type(error).__name__}: {error}"
-        _fail(sent, jobs, f"the worker process {pid}, which decodes with Pillow, {what}")
+        reason = f"sent an answer that cannot be read: {type(error).__name__}: {error}"
+        _fail(sent, jobs, f"the worker process {pid}, which decodes with Pillow, {reason}")
     finally:
         for job in sent:
             job.future.cancel()
@@ -384,9 +384,9 @@ class _ProcessTicket(Ticket):
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         errors: dict[int, DataError] = {}
-        parts = np.array_split(self._which, len(self._jobs))
+        rows_of_jobs = np.array_split(self._which, len(self._jobs))
         try:
-            for rows, job in zip(parts, self._jobs, strict=True):
+            for rows, job in zip(rows_of_jobs, self._jobs, strict=True):
                 answer = job.future.result()
                 if answer.failure is not None:
                     answer.failure.reraise()  # type: ignore[no-untyped-call]
@@ -413,8 +413,8 @@ class _ProcessTicket(Ticket):
             np.copyto(memory, slab[: memory.nbytes])
             return
         rows = memory.reshape(n, nbytes)
-        for at, i in enumerate(self._which.tolist()):
-            np.copyto(rows[i], slab[at * nbytes : (at + 1) * nbytes])
+        for position, i in enumerate(self._which.tolist()):
+            np.copyto(rows[i], slab[position * nbytes : (position + 1) * nbytes])
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -440,27 +440,27 @@ def serve(connection: Connection, told: Connection, engines: Sequence[PixelEngin
     torch.set_num_threads(1)
     cpu.one_thread()
     parent, filler = os.getppid(), _AssignmentFiller(engines)
-    ending, asked = select.poll(), select.poll()
-    for wanted in (ending, asked):
-        wanted.register(told, select.POLLIN)
-    asked.register(connection, select.POLLIN)
+    ending, incoming = select.poll(), select.poll()
+    for poll in (ending, incoming):
+        poll.register(told, select.POLLIN)
+    incoming.register(connection, select.POLLIN)
 
     def ended() -> bool:
         return bool(ending.poll(0))
 
     while not ended():
-        if not asked.poll(_LOOK_MS):
+        if not incoming.poll(_LOOK_MS):
             if os.getppid() != parent:
                 return
             continue
         if ended():
             return
         try:
-            part = pickle.loads(connection.recv_bytes())  # noqa: S301 - of our parent
+            assignment = pickle.loads(connection.recv_bytes())  # noqa: S301 - of our parent
             with warnings.catch_warnings(record=True) as seen:
-                answer = filler.fill(part, ended)
+                answer = filler.fill(assignment, ended)
             if answer is not None:
-                warned = [(str(one.message), one.category) for one in seen]
+                warned = [(str(warning.message), warning.category) for warning in seen]
                 answer = dataclasses.replace(answer, warned=warned)
                 connection.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
         except (EOFError, ConnectionError):
@@ -474,19 +474,19 @@ class _AssignmentFiller:
         self._engines = engines
         self._mapped = Mapped()
 
-    def fill(self, part: _Assignment, ended: Callable[[], bool]) -> _Answer | None:
-        """The outcome of ``part``; None: ``ended`` became true meanwhile."""
+    def fill(self, assignment: _Assignment, ended: Callable[[], bool]) -> _Answer | None:
+        """The outcome of ``assignment``; None: ``ended`` became true meanwhile."""
         try:
-            slab = self._mapped.memory(part.slot)
+            slab = self._mapped.memory(assignment.slot)
             if slab is None:
                 raise OSError("the slab of shared memory cannot be opened")
-            memory = slab[part.offset : part.offset + part.nbytes]
-            batch = dataclasses.replace(part.batch, memory=memory)
+            memory = slab[assignment.offset : assignment.offset + assignment.nbytes]
+            batch = dataclasses.replace(assignment.batch, memory=memory)
             pixel_limit.set_most_pixels(batch.most_pixels)
-            filled = fill(self._engines[part.view], batch, range(len(batch.records)), ended)
+            filled = fill(self._engines[assignment.view], batch, range(len(batch.records)), ended)
         except Exception:  # noqa: BLE001 - raised in the training process
-            where = f"in worker process {os.getpid()}, which decodes with Pillow"
-            failure = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+            location = f"in worker process {os.getpid()}, which decodes with Pillow"
+            failure = ExceptionWrapper(where=location)  # type: ignore[no-untyped-call]
             return _Answer(None, None, failure=failure)
         return None if ended() else _Answer(filled, batch.times)
 

@@ -147,12 +147,12 @@ def make_engine(
     from .image_engine import ImageEngine
     from .views import ViewsEngine
 
-    made = []
-    for view, one in enumerate(plan.each):
-        of_view = kind.make(store, one, options.of_view(view))
+    engines = []
+    for view, view_plan in enumerate(plan.each):
+        of_view = kind.make(store, view_plan, options.of_view(view))
         assert isinstance(of_view, ImageEngine), "rows of tensors have no views"
-        made.append(of_view)
-    return ViewsEngine(made)
+        engines.append(of_view)
+    return ViewsEngine(engines)
 
 
 def on_device(engine: str) -> bool:
@@ -197,6 +197,6 @@ def images_of(
         strict=True,
     )
     return [
-        one_tensor(engine.submit(one, seed=seed, epoch=epoch, repeats=times).result())[0]
-        for one, times in each
+        one_tensor(engine.submit(record, seed=seed, epoch=epoch, repeats=times).result())[0]
+        for record, times in each
     ]

@@ -48,7 +48,10 @@ class ViewsEngine(BatchEngine):
         return (
             isinstance(plan, Views)
             and len(plan.each) == len(self.each)
-            and all(engine.makes(one) for engine, one in zip(self.each, plan.each, strict=True))
+            and all(
+                engine.makes(view_plan)
+                for engine, view_plan in zip(self.each, plan.each, strict=True)
+            )
         )
 
     @override
@@ -100,8 +103,8 @@ class _ViewsTicket(Ticket):
         images, errors = [], dict[int, DataError]()
         try:
             for ticket in self._each:
-                made, failed = ticket.settle()
-                images.append(one_tensor(made))
+                view_images, failed = ticket.settle()
+                images.append(one_tensor(view_images))
                 errors = failed | errors
         except BaseException:
             self.cancel()

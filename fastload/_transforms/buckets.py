@@ -63,15 +63,15 @@ class Buckets:
                 f"Buckets: expected a positive integer as batch_pixels, got {batch_pixels!r}"
             )
         try:
-            given = [tuple(size) for size in sizes]
+            pairs = [tuple(size) for size in sizes]
         except TypeError as error:
             raise UsageError(
                 f"Buckets: expected a list of pairs (height, width), got {sizes!r}"
             ) from error
-        for size in given:
+        for size in pairs:
             if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
                 raise UsageError(f"Buckets: expected pairs (height, width) of pixels, got {size}")
-        ordered = sorted(given, key=lambda size: size[1] / size[0])
+        ordered = sorted(pairs, key=lambda size: size[1] / size[0])
         if not ordered:
             raise UsageError("Buckets: expected at least one size (height, width), got none")
         for (h, w), (next_h, next_w) in itertools.pairwise(ordered):
@@ -130,7 +130,7 @@ class Buckets:
         return self.sizes[int(self.numbers(np.array([[width, height]], np.int64))[0])]
 
     def numbers(self, sizes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """The number of the bucket of each image: int64 (n,), places in ``self.sizes``.
+        """The number of the bucket of each image: int64 (n,), indices of ``self.sizes``.
 
         Args:
             sizes: (n, 2), width and height in pixels, at least 1.
@@ -140,8 +140,8 @@ class Buckets:
         h, w = np.array(self.sizes, np.float64).T
         bounds = (w[:-1] * w[1:]) / (h[:-1] * h[1:])
         width, height = np.asarray(sizes, np.float64).T
-        places = np.searchsorted(bounds, (width * width) / (height * height), side="right")
-        numbers: npt.NDArray[np.int64] = places.astype(np.int64)
+        indices = np.searchsorted(bounds, (width * width) / (height * height), side="right")
+        numbers: npt.NDArray[np.int64] = indices.astype(np.int64)
         return numbers
 
     def crop(self, *, random: bool = False, interpolation: Any = "bilinear") -> BucketCrop:
@@ -200,7 +200,7 @@ class BucketCrop:
         if image is None:
             raise UsageError(
                 "Buckets.crop: expected an image among the arguments, a PIL image or a "
-                f"tv_tensors.Image, got {', '.join(type(one).__name__ for one in inputs)}"
+                f"tv_tensors.Image, got {', '.join(type(value).__name__ for value in inputs)}"
             )
         from torchvision.transforms import InterpolationMode, v2
 
@@ -226,8 +226,8 @@ class BucketCrop:
         return F.center_crop(image, list(bucket))
 
     def __str__(self) -> str:
-        where = "random" if self.random else "central"
-        return f"{where} crop to one of {len(self.buckets.sizes)} buckets"
+        position = "random" if self.random else "central"
+        return f"{position} crop to one of {len(self.buckets.sizes)} buckets"
 
 
 def covering(
@@ -254,5 +254,5 @@ def _images(values: Any) -> Iterator[Any]:
     if isinstance(values, (Image.Image, tv_tensors.Image)):
         yield values
     elif isinstance(values, (tuple, list, dict)):
-        for one in values.values() if isinstance(values, dict) else values:
-            yield from _images(one)
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _images(value)

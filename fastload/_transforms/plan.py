@@ -34,7 +34,7 @@ BILINEAR = 2
 """resample.h's number of the filter that torchvision takes by default."""
 
 
-class Stage(NamedTuple):
+class PixelStage(NamedTuple):
     """Operations on pixels, and the frame of geometry after them.
 
     Attributes:
@@ -74,7 +74,7 @@ class Plan:
     ops: tuple[Op, ...] = ()
     filter: int = BILINEAR
     fill: tuple[int, int, int] = (0, 0, 0)
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[PixelStage, ...] = ()
     lut: npt.NDArray[np.generic] | None = None
     dtype: torch.dtype = torch.uint8
     channels: int = 3
@@ -90,13 +90,13 @@ class Plan:
         """Where the parts of the plan run, for ``explain()``."""
         operations = sum(len(stage.pixels) for stage in self.stages)
         frames = 1 + len([stage for stage in self.stages if stage.ops])
-        parts = [
+        descriptions = [
             f"{frames} crop-and-resize step{'s' * (frames > 1)}",
             f"{operations} operation{'s' * (operations > 1)} on pixels" * (operations > 0),
             "1 table of output values" * (self.lut is not None),
             f"{len(self.erasing)} erasing" * bool(self.erasing),
         ]
-        return "everything runs in the engine: " + ", ".join(filter(None, parts))
+        return "everything runs in the engine: " + ", ".join(filter(None, descriptions))
 
     @property
     def fixed_size(self) -> bool:
@@ -142,12 +142,12 @@ class Plan:
         """``kinds`` and ``values`` of the core's ``erase``; None if nothing is erased."""
         if not self.erasing:
             return None
-        parts = []
+        rows = []
         for fill in self.erasing:
-            part = np.ascontiguousarray(fill.values).reshape(-1).view(np.uint8)
-            parts.append(np.pad(part, (0, -len(part) % 4)))
+            row = np.ascontiguousarray(fill.values).reshape(-1).view(np.uint8)
+            rows.append(np.pad(row, (0, -len(row) % 4)))
         kinds = np.array([2 if fill.bits else fill.noise for fill in self.erasing], np.uint8)
-        return kinds, np.concatenate(parts)
+        return kinds, np.concatenate(rows)
 
     def levels_of(self, images: torch.Tensor) -> torch.Tensor:
         """uint8: the levels whose values in the table are nearest to ``images`` (c, h, w).
@@ -176,7 +176,7 @@ class Plan:
         else:
             same_table = np.array_equal(mine, theirs)
         same_erasing = len(self.erasing) == len(other.erasing) and all(
-            one.same_as(another) for one, another in zip(self.erasing, other.erasing, strict=True)
+            mine.same_as(theirs) for mine, theirs in zip(self.erasing, other.erasing, strict=True)
         )
         return (
             same_table

@@ -27,7 +27,7 @@ from .geometry import draws
 from .geometry.crop_geometry import Unfit
 from .geometry.crops import GEOMETRY
 from .geometry.draws import Op
-from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
+from .plan import BILINEAR, STORED, PixelStage, Plan, as_numpy
 from .targets.joint import FORMATS, Joint
 from .transform_class import (
     BUCKET_CROP,
@@ -78,14 +78,14 @@ class _Frame:
         """(h, w) of the images after it, if known."""
         return draws.fit(self.ops, self.start).size
 
-    def stage(self) -> Stage:
+    def stage(self) -> PixelStage:
         """The same as a stage. Raises Unfit and Stop."""
         fit = draws.fit(self.ops, self.start)
         fill, mask_fill = (0, 0, 0), 0
         if fit.padding is not None:
             fill = self.fills[fit.padding]()
             mask_fill = self.mask_fills[fit.padding]() if self.mask_fills else 0
-        return Stage(
+        return PixelStage(
             tuple(self.pixels),
             tuple(self.ops),
             BILINEAR if self.filter is None else self.filter,
@@ -168,7 +168,7 @@ class ChainReader:
                 if self._probe is None
                 else self._probe.through(transform, self._ramp)
             )
-            erased = [(where, transform(values)) for where, values in self._erased]
+            erased = [(rectangle, transform(values)) for rectangle, values in self._erased]
         except Exception as error:  # the user's chain fails in the same way on every image
             raise Stop(f"{kind} itself fails: {error}") from error
         if not isinstance(ramp, torch.Tensor) or tuple(ramp.shape) != (self._channels, 1, 256):

@@ -65,14 +65,14 @@ def _views(transforms: Sequence[Transform], mode: str) -> Views | Unrecognised:
     if not transforms:
         return Unrecognised("the list of transforms is empty; expected one for each view")
     read = [_chain(transform, mode) for transform in transforms]
-    plans = [one for one in read if isinstance(one, Plan)]
+    plans = [plan for plan in read if isinstance(plan, Plan)]
     if len(plans) == len(read):
         return Views(tuple(plans))
     return Unrecognised(
         "; ".join(
-            f"view {number}: {one.reason}"
-            for number, one in enumerate(read)
-            if isinstance(one, Unrecognised)
+            f"view {number}: {unread.reason}"
+            for number, unread in enumerate(read)
+            if isinstance(unread, Unrecognised)
         )
     )
 

@@ -94,13 +94,13 @@ class SampleGroup(NamedTuple):
 def built(
     n: int,
     size: tuple[int, int],
-    parts: Sequence[SampleGroup],
+    groups: Sequence[SampleGroup],
     looks: Sequence[FrameLook],
     erased: ErasedBoxes,
 ) -> tuple[Geometry, SampleParams | None]:
     """The first frame of ``n`` samples, and the parameters after it (None: there are none).
 
-    ``size`` is width and height of the finished samples. Of ``parts``, those with fewer frames
+    ``size`` is width and height of the finished samples. Of ``groups``, those with fewer frames
     than others get some that do nothing. ``looks`` are of the frames after the first one,
     ``erased`` the rectangles.
     """
@@ -109,22 +109,22 @@ def built(
     frames = np.empty((n, 1 + len(looks), 11), np.int32)
     frames[:] = (0, 0, *size, *size, 0, 0, 0, *size)
     counts, width = [0] * len(looks), 0
-    for part in parts:
-        for k, given in enumerate(part.slots):
-            counts[k] = max(counts[k], sum(some.shape[1] for some, _ in given))
-            width = max(width, *(some.shape[2] for _, some in given), 0)
+    for group in groups:
+        for k, slots in enumerate(group.slots):
+            counts[k] = max(counts[k], sum(some.shape[1] for some, _ in slots))
+            width = max(width, *(some.shape[2] for _, some in slots), 0)
     codes, values = operations.empty(n, sum(counts), width)
-    for which, some, between in parts:
+    for which, some, between in groups:
         for k, frame in enumerate(some):
             frames[which, k] = frame.rows()
         begin = 0
-        for count, given in zip(counts, between, strict=False):
-            at = begin
-            for part_codes, part_values in given:
-                end = at + part_codes.shape[1]
-                codes[which, at:end] = part_codes
-                values[which, at:end, : part_values.shape[2]] = part_values
-                at = end
+        for count, slots in zip(counts, between, strict=False):
+            start = begin
+            for part_codes, part_values in slots:
+                end = start + part_codes.shape[1]
+                codes[which, start:end] = part_codes
+                values[which, start:end, : part_values.shape[2]] = part_values
+                start = end
             begin += count
     geometry = Geometry.of(frames[:, 0], *size)
     if not looks and not erased.boxes.shape[1]:
@@ -210,15 +210,15 @@ def output_sizes(plan: Plan, sizes: Array) -> npt.NDArray[np.int64] | None:
         return None
     # Few different sizes stand for many images.
     few, which = np.unique(np.asarray(sizes, np.int64), axis=0, return_inverse=True)
-    made = np.zeros_like(few)
-    left = np.flatnonzero(few.min(axis=1, initial=1) > 0)
-    while len(left):
+    new_sizes = np.zeros_like(few)
+    unrefused = np.flatnonzero(few.min(axis=1, initial=1) > 0)
+    while len(unrefused):
         try:
-            made[left] = _sizes_after(plan, few[left])
+            new_sizes[unrefused] = _sizes_after(plan, few[unrefused])
             break
         except Refused as refused:
-            left = np.delete(left, refused.position)
-    return made[which.reshape(-1)]
+            unrefused = np.delete(unrefused, refused.position)
+    return new_sizes[which.reshape(-1)]
 
 
 def _sizes_after(plan: Plan, sizes: Array) -> npt.NDArray[np.int64]:
@@ -244,9 +244,9 @@ def coverage(plan: Plan, sizes: Array) -> tuple[int, int, int] | None:
     if plan.size is not None or plan.drawn_size or any(stage.ops for stage in plan.stages):
         return None
     few, counts = np.unique(np.asarray(sizes, np.int64), axis=0, return_counts=True)
-    made = output_sizes(plan, few)
-    assert made is not None, "it is not random"
-    few, counts = few[made.all(axis=1)], counts[made.all(axis=1)]
+    new_sizes = output_sizes(plan, few)
+    assert new_sizes is not None, "it is not random"
+    few, counts = few[new_sizes.all(axis=1)], counts[new_sizes.all(axis=1)]
     frame = Frame.of(few, np.arange(len(few)))
     for op in plan.ops:
         op.apply(frame, np.zeros((4, op.blocks, len(few))))

@@ -72,7 +72,7 @@ def _state(value: object, depth: int) -> object:
     if not depth:
         raise _Opaque
     if isinstance(value, (tuple, list)) and kind in (tuple, list, torch.Size):
-        return kind, [_state(part, depth - 1) for part in value]
+        return kind, [_state(item, depth - 1) for item in value]
     if kind is set and not value:
         return kind
     if isinstance(value, dict):
@@ -87,5 +87,5 @@ def _state(value: object, depth: int) -> object:
     if not f"{kind.__module__}.".startswith(_MODULES) or type(attributes) is not dict:
         raise _Opaque
     its = [getattr(kind, name, None) for name in (*METHODS, *_TABLES)]
-    tables = [dict(part) if isinstance(part, dict) else part for part in its]
+    tables = [dict(table) if isinstance(table, dict) else table for table in its]
     return kind, tables, [*attributes], [_state(each, depth - 1) for each in attributes.values()]

@@ -121,20 +121,20 @@ def _changed(transform: object) -> str | None:
     return None
 
 
-def _agrees(fill: Any, kept: object) -> bool:
-    """Whether ``kept`` is what torchvision's v2 derives from ``fill``."""
+def _agrees(fill: Any, derived: object) -> bool:
+    """Whether ``derived`` is what torchvision's v2 derives from ``fill``."""
     if isinstance(fill, Mapping):
-        return bool(kept == fill)
+        return bool(derived == fill)
     plain = fill is None or isinstance(fill, (int, float))
-    return bool(kept == {"others": fill if plain else [float(level) for level in fill]})
+    return bool(derived == {"others": fill if plain else [float(level) for level in fill]})
 
 
-def _is_log(kept: list[float], ratio: Iterable[float]) -> bool:
-    """Whether ``kept`` is the logarithm of ``ratio``, up to the rounding of any float dtype."""
-    made = [math.log(end) for end in ratio]
-    return len(kept) == len(made) and all(
-        math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-6)
-        for one, other in zip(kept, made, strict=True)
+def _is_log(derived: list[float], ratio: Iterable[float]) -> bool:
+    """Whether ``derived`` is the logarithm of ``ratio``, up to the rounding of any float dtype."""
+    logarithms = [math.log(end) for end in ratio]
+    return len(derived) == len(logarithms) and all(
+        math.isclose(end, logarithm, rel_tol=1e-5, abs_tol=1e-6)
+        for end, logarithm in zip(derived, logarithms, strict=True)
     )
 
 

@@ -222,7 +222,7 @@ def test_nothing_is_written_after_a_cancellation(
     decoder.acquire(decoder)
     ticket: Any = decoder.submit(np.arange(12), seed=0, epoch=0)
     ticket.leave_to_pillow()
-    images, tasks = ticket._batch.images, ticket._rest._tasks
+    images, tasks = ticket._batch.images, ticket._pillow_ticket._tasks
     images.fill_(-1)
     assert begun.wait(60)
 

@@ -88,13 +88,13 @@ class Cache:
         """
         if self._limit is not None:
             return self._limit
-        parts = 1 if self._kind == "shm" else ranks.local()
-        return int(memory.available() * _SHARE) // parts
+        sharers = 1 if self._kind == "shm" else ranks.local()
+        return int(memory.available() * _SHARE) // sharers
 
     @property
     def nbytes(self) -> int:
         """Bytes of records that it holds."""
-        return sum(one.arena.used for one in (self._store, self._opened) if one is not None)
+        return sum(kept.arena.used for kept in (self._store, self._opened) if kept is not None)
 
     def serves(self, store: Store) -> bool:
         """Whether there is anything to keep of ``store``: pixels in memory need no cache."""
@@ -106,13 +106,13 @@ class Cache:
     def before(
         self,
         store: Store,
-        parts: Sequence[Store],
+        stores: Sequence[Store],
         plan: Plan | Views,
         *,
         engine: EngineKind,
         checked: bool,
     ) -> CachedStore:
-        """``store`` with the cache in front of it, one for loaders over the same ``parts`` of it.
+        """``store`` with the cache in front of it, one for loaders over the same ``stores`` of it.
 
         ``engine`` fills the cache with what ``plan`` makes; ``checked`` says whether checksums
         are verified before anything is kept.
@@ -120,11 +120,11 @@ class Cache:
         form, prefix = _form(self._kind, engine), None
         if form == PIXELS:
             prefix = Prefix.of(plan)
-        key = (tuple(map(id, parts)), self._kind, self._limit, form, prefix, checked)
+        key = (tuple(map(id, stores)), self._kind, self._limit, form, prefix, checked)
         self._store = _caches.get(key)
         if self._store is None:
             self._store = _caches[key] = CachedStore(
-                store, parts, self._kind, form, prefix, self._most(), self._limit
+                store, stores, self._kind, form, prefix, self._most(), self._limit
             )
         self._store.file.announce()
         return self._store

@@ -169,8 +169,8 @@ class CacheFile:
             )
             return create(records, limit, keys_nbytes)
         with turn:
-            self._prefix, found = prefix, _find(prefix, records, keys_nbytes)
-            self.fd = create(records, limit, keys_nbytes) if found is None else found
+            self._prefix, shared_fd = prefix, _find(prefix, records, keys_nbytes)
+            self.fd = create(records, limit, keys_nbytes) if shared_fd is None else shared_fd
             self.announce()
             return self.fd
 
@@ -184,13 +184,13 @@ class CacheFile:
         name.bind(f"\0{self._prefix}/{os.getpid()}/{self.fd}")
         self._announced = os.getpid(), weakref.finalize(self, name.close)
 
-    def describe(self, kept: str, rest: str) -> str:
+    def describe(self, records: str, source: str) -> str:
         """How full it is, for ``explain()``.
 
-        ``kept`` says of what; ``rest`` where the records are read from that find no room.
+        ``records`` says of what; ``source`` where the records are read from that find no room.
         """
         arena = self.arena
-        text = f"{arena.count} {kept}, {decimal(arena.used)} of at most {decimal(self.limit)}"
+        text = f"{arena.count} {records}, {decimal(arena.used)} of at most {decimal(self.limit)}"
         if self._locks and arena.count:
             text += (
                 ", locked"
@@ -198,7 +198,7 @@ class CacheFile:
                 else f", {decimal(arena.locked)} of them locked (RLIMIT_MEMLOCK allows no more)"
             )
         if arena.full:
-            text += f"; the rest does not fit and is read from {rest}"
+            text += f"; the rest does not fit and is read from {source}"
         return text
 
 

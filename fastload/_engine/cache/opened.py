@@ -25,9 +25,9 @@ from .store import FORMS, PIXELS, CacheFill, look_up
 
 _KEY_NBYTES = 16
 _FREE = bytes(_KEY_NBYTES)
-_PROBES = 16  # places where an image's number may be
-_SPARE = 4  # places for each image that is expected
-_FEWEST, _MOST = 1 << 12, 1 << 24  # places
+_PROBES = 16  # slots where an image may be
+_SPARE = 4  # slots for each image that is expected
+_FEWEST, _MOST = 1 << 12, 1 << 24  # slots
 
 
 def key_of(path: str | None, stamp: tuple[int, int, int] | None, data: bytes | None) -> bytes:
@@ -48,62 +48,64 @@ class OpenedCache:
     Args:
         kind: as ``FastLoader(cache=...)``.
         limit: bytes at most; with "shm" the first process sets it.
-        asked: the limit that the user gave, if any: processes share only with the same one.
+        asked_limit: the limit that the user gave, if any: processes share only with the same one.
         images: how many are expected.
     """
 
-    def __init__(self, kind: str, form: int, limit: int, asked: int | None, images: int) -> None:
+    def __init__(
+        self, kind: str, form: int, limit: int, asked_limit: int | None, images: int
+    ) -> None:
         self.form = form
-        places = _FEWEST
-        while places < min(_SPARE * images, _MOST):
-            places *= 2
-        self._places = places
-        keys_nbytes = places * _KEY_NBYTES
-        name = repr(("opened", asked, places)).encode()
+        slots = _FEWEST
+        while slots < min(_SPARE * images, _MOST):
+            slots *= 2
+        self._slots = slots
+        keys_nbytes = slots * _KEY_NBYTES
+        name = repr(("opened", asked_limit, slots)).encode()
         self.file = CacheFile(
             kind,
-            places,
+            slots,
             limit,
             lambda: hashlib.blake2b(name, digest_size=16).hexdigest(),
             keys_nbytes,
         )
         self.arena = self.file.arena
-        begin = keys_begin(places)
+        begin = keys_begin(slots)
         self._whole = mmap.mmap(self.file.fd, begin + keys_nbytes)
         self._keys = memoryview(self._whole)[begin:]
         self._lock = ForkLock()
 
     def number(self, key: bytes) -> int:
         """The number of an image; -1: there is none left for it."""
-        place = self._place(key)
-        if place is not None:
-            return place
+        slot = self._slot(key)
+        if slot is not None:
+            return slot
         with self._lock:
             # Between processes; it does not exclude other threads of this one.
             fcntl.lockf(self.file.fd, fcntl.LOCK_EX)
             try:
-                place = self._place(key)
-                if place is None:
-                    place = next(free for free in self._probed(key) if self._key(free) == _FREE)
-                    self._keys[place * _KEY_NBYTES : (place + 1) * _KEY_NBYTES] = key
-                return place
+                slot = self._slot(key)
+                if slot is None:
+                    slot = next(free for free in self._probed(key) if self._key(free) == _FREE)
+                    self._keys[slot * _KEY_NBYTES : (slot + 1) * _KEY_NBYTES] = key
+                return slot
             finally:
                 fcntl.lockf(self.file.fd, fcntl.LOCK_UN)
 
     def _probed(self, key: bytes) -> Sequence[int]:
         first = int.from_bytes(key[:8], "little")
-        return [(first + n) & (self._places - 1) for n in range(_PROBES)]
+        return [(first + n) & (self._slots - 1) for n in range(_PROBES)]
 
-    def _key(self, place: int) -> bytes:
-        return bytes(self._keys[place * _KEY_NBYTES : (place + 1) * _KEY_NBYTES])
+    def _key(self, slot: int) -> bytes:
+        return bytes(self._keys[slot * _KEY_NBYTES : (slot + 1) * _KEY_NBYTES])
 
-    def _place(self, key: bytes) -> int | None:
-        """Its number; -1: all of its places are taken; None: it has none yet."""
+    def _slot(self, key: bytes) -> int | None:
+        """Its number; -1: all of its slots are taken; None: it has none yet."""
         # A key that another process is just writing may be read in half, and passes for another.
-        for place in self._probed(key):
-            taken_by = self._key(place)
+        for slot in self._probed(key):
+            taken_by = self._key(slot)
             if taken_by == key:
-                return place
+                return slot
             if taken_by == _FREE:
                 return None
         return -1
@@ -118,20 +120,22 @@ class OpenedCache:
         assert located.kept is not None, "look_up knows"
         return located._replace(kept=located.kept & (records >= 0)), records
 
-    def to_fill(self, kept: np.ndarray, records: np.ndarray, sizes: np.ndarray) -> CacheFill | None:
+    def to_fill(
+        self, cached: np.ndarray, records: np.ndarray, sizes: np.ndarray
+    ) -> CacheFill | None:
         """What of a batch is to be kept; None: nothing, or there is no room.
 
-        ``kept`` and ``records`` are of ``find``, ``sizes``, int32 (n, 2), of the images.
+        ``cached`` and ``records`` are of ``find``, ``sizes``, int32 (n, 2), of the images.
         """
-        wanted = ~kept & (records >= 0)
-        if self.arena.full or not wanted.any():
+        missing = ~cached & (records >= 0)
+        if self.arena.full or not missing.any():
             return None
         placed = None
         if self.form == PIXELS:  # the whole image; the table has 16 bits for a side
-            wanted &= sizes.max(axis=1, initial=0) <= 0xFFFF
+            missing &= sizes.max(axis=1, initial=0) <= 0xFFFF
             whole = np.concatenate([np.zeros_like(sizes), sizes], axis=1)
             placed = Placed(source=sizes, box=whole, resized=sizes, window=whole)
-        return CacheFill(wanted=wanted.astype(np.uint8), placed=placed)
+        return CacheFill(wanted=missing.astype(np.uint8), placed=placed)
 
     def describe(self) -> str:
         """How full it is, for ``explain()``."""

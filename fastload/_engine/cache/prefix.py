@@ -112,24 +112,24 @@ class Prefix(NamedTuple):
 _Drawn = tuple[Geometry, SampleParams | None]
 
 
-def merged(first: np.ndarray, one: _Drawn, other: _Drawn) -> _Drawn:
-    """Join two parts of a batch: ``one`` where ``first`` (bool (n,)), else ``other``.
+def merged(first: np.ndarray, drawn_first: _Drawn, drawn_second: _Drawn) -> _Drawn:
+    """Join two parts of a batch: the first where ``first`` (bool (n,)), else the second.
 
     Both are of one plan, and their outputs have one size.
     """
 
     def column(name: str, a: object, b: object) -> Array:
         mine, theirs = getattr(a, name), getattr(b, name)
-        both: Array = np.empty((len(first), *mine.shape[1:]), mine.dtype)
-        both[first], both[~first] = mine, theirs
-        return both
+        joined: Array = np.empty((len(first), *mine.shape[1:]), mine.dtype)
+        joined[first], joined[~first] = mine, theirs
+        return joined
 
-    (geometry, params), (others, others_params) = one, other
+    (geometry, params), (others, others_params) = drawn_first, drawn_second
     box, resized, window, flip = (
         column(name, geometry, others) for name in ("box", "resized", "window", "flip")
     )
     whole = Geometry(box, resized, window, flip, geometry.out_h, geometry.out_w)
     if params is None:
         return whole, None
-    parts = {name: column(name, params, others_params) for name in PER_SAMPLE}
-    return whole, params._replace(**parts)
+    columns = {name: column(name, params, others_params) for name in PER_SAMPLE}
+    return whole, params._replace(**columns)

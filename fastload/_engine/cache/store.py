@@ -57,7 +57,7 @@ class CacheFill(NamedTuple):
 class CachedStore(WrappedStore):
     """``inner`` with records in memory. See the module.
 
-    ``asked`` is the limit that the user gave, if any: processes share only with the same one.
+    ``asked_limit`` is the limit that the user gave, if any: processes share only with the same one.
 
     Attributes:
         form: BYTES, DCT_RECORDS or PIXELS.
@@ -68,18 +68,18 @@ class CachedStore(WrappedStore):
     def __init__(
         self,
         inner: Store,
-        parts: Sequence[Store],
+        stores: Sequence[Store],
         kind: str,
         form: int,
         prefix: Prefix | None,
         limit: int,
-        asked: int | None = None,
+        asked_limit: int | None = None,
     ) -> None:
         self._inner = inner
         self._describe(inner)
         self.format = "cache"
         self.form, self.prefix = form, prefix
-        self.file = CacheFile(kind, len(inner), limit, lambda: fingerprint(parts, asked))
+        self.file = CacheFile(kind, len(inner), limit, lambda: fingerprint(stores, asked_limit))
         self.arena = self.file.arena
         self._number = len(inner.files)
 
@@ -122,10 +122,10 @@ class CachedStore(WrappedStore):
         if located.kept is None or located.kept.all() or self.arena.full:
             return None
         placed = None if self.prefix is None else self.prefix.place(located.sizes, records)
-        wanted = ~located.kept
+        missing = ~located.kept
         if placed is not None:  # the table has 16 bits for a side
-            wanted &= placed.window[:, 2:].max(axis=1, initial=0) <= 0xFFFF
-        return CacheFill(wanted=wanted.astype(np.uint8), placed=placed)
+            missing &= placed.window[:, 2:].max(axis=1, initial=0) <= 0xFFFF
+        return CacheFill(wanted=missing.astype(np.uint8), placed=placed)
 
     def draw(
         self,
@@ -150,29 +150,29 @@ class CachedStore(WrappedStore):
         if prefix is None or done is None:
             return sizes, *drawn(plan, sizes)
         if fill is not None and fill.placed is not None:
-            wanted = fill.wanted.astype(bool)
-            sizes, done = sizes.copy(), done | wanted
-            sizes[wanted] = fill.placed.window[wanted, 2:]
+            filled = fill.wanted.astype(bool)
+            sizes, done = sizes.copy(), done | filled
+            sizes[filled] = fill.placed.window[filled, 2:]
         if not prefix.ops or not done.any():
             return sizes, *drawn(plan, sizes)
         if done.all():
             return sizes, *drawn(prefix.rest(plan), sizes)
-        parts = []
-        for which, part in ((done, prefix.rest(plan)), (~done, plan)):
+        draws = []
+        for which, rest_of_plan in ((done, prefix.rest(plan)), (~done, plan)):
             try:
-                parts.append(drawn(part, sizes[which], numbers.part(which)))
+                draws.append(drawn(rest_of_plan, sizes[which], numbers.part(which)))
             except Refused as refused:
                 raise refused.of(int(np.flatnonzero(which)[refused.position])) from None
-        (one, _), (other, _) = parts
-        if (one.out_h, one.out_w) != (other.out_h, other.out_w):
+        (first, _), (second, _) = draws
+        if (first.out_h, first.out_w) != (second.out_h, second.out_w):
             # Images of several sizes: raise what a batch without a cache raises.
             return sizes, *drawn(plan, self.inner.sizes(numbers.indices))
-        return sizes, *merged(done, parts[0], parts[1])
+        return sizes, *merged(done, draws[0], draws[1])
 
     def describe(self) -> str:
         """How full it is, for ``explain()``."""
-        kept = f"of {len(self)} records kept as {FORMS[self.form]}"
-        return self.file.describe(kept, "the store")
+        records = f"of {len(self)} records kept as {FORMS[self.form]}"
+        return self.file.describe(records, "the store")
 
     def spans(self, indices: np.ndarray) -> Spans:
         return self.locate(indices).spans

@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from ..._base.devices.cuda import on_stream, side_stream
 from ..._base.slabs import SlabRing
-from ..._transforms.geometry.bucket_crops import BucketCrop
+from ..._transforms.geometry.bucket_crops import CropToBucket
 from ..._transforms.geometry.crop_geometry import Geometry
 from ..._transforms.geometry.draws import RESIZING, CenterCrop, Pad, RandomCrop
 from ..._transforms.pixels.erasing import ErasedBoxes
@@ -75,7 +75,7 @@ def refusal(plan: Plan | Views | None, store: Store) -> str | None:
 
 
 def _resizes(plan: Plan) -> bool:
-    return any(isinstance(op, (*RESIZING, BucketCrop)) for op in plan.ops)
+    return any(isinstance(op, (*RESIZING, CropToBucket)) for op in plan.ops)
 
 
 class DaliEngine(ImageEngine):
@@ -105,7 +105,7 @@ class DaliEngine(ImageEngine):
             threads=max(1, self.threads),
             filter=plan.filter if _resizes(plan) else None,
             windowed=any(
-                isinstance(op, (Pad, RandomCrop, CenterCrop, BucketCrop)) for op in plan.ops
+                isinstance(op, (Pad, RandomCrop, CenterCrop, CropToBucket)) for op in plan.ops
             ),
             fill=plan.fill,
             whole=self.stream is not None,
@@ -166,10 +166,10 @@ class DaliEngine(ImageEngine):
         nothing else refers to.
         """
         if self.stream is None:
-            return batch.images.copy_(self._made(pixels, batch))
+            return batch.images.copy_(self._values(pixels, batch))
         with on_stream(self.stream):
             # A copy: DALI writes the next batch where this one was.
-            made = self._made(pixels.clone(), batch)
+            values = self._values(pixels.clone(), batch)
             # blocking: a host that spins takes a core from the threads that decode
             done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             done.record(self.stream)
@@ -177,9 +177,9 @@ class DaliEngine(ImageEngine):
         # its memory, and other streams may read the batch. The transfer stage holds it, and records
         # the caller's stream on it, before this stream can write to its memory again.
         done.synchronize()
-        return made
+        return values
 
-    def _made(self, pixels: torch.Tensor, batch: BatchRequest) -> torch.Tensor:
+    def _values(self, pixels: torch.Tensor, batch: BatchRequest) -> torch.Tensor:
         levels = pixels.permute(0, 3, 1, 2)
         if self._stage is None:
             order = torch.channels_last if self.options.channels_last else torch.contiguous_format
@@ -195,30 +195,30 @@ class _DaliTicket(Ticket):
     A batch with errors is in host memory, any other where the engine decodes.
 
     Attributes:
-        given: int64, positions in the batch of the samples that DALI gets.
+        positions: int64, positions in the batch of the samples that DALI gets.
     """
 
     def __init__(self, engine: DaliEngine, batch: BatchRequest) -> None:
         begin = time.perf_counter_ns()
         self.batch = batch
         self._engine = engine
-        self._parts: list[_FallbackSamples] = []
+        self._fallbacks: list[_FallbackSamples] = []
         self._work: PipelineBatch | None = None
-        wanted = ~engine.for_cpu[batch.records]
-        wanted &= batch.sizes.prod(axis=1, dtype=np.int64) <= batch.most_pixels
-        data = engine.records.read(batch, wanted, engine.pool, engine.threads)
+        for_dali = ~engine.for_cpu[batch.records]
+        for_dali &= batch.sizes.prod(axis=1, dtype=np.int64) <= batch.most_pixels
+        data = engine.records.read(batch, for_dali, engine.pool, engine.threads)
         self._read_ns = time.perf_counter_ns() - begin
         self._wait_ns = 0
-        self.given = np.array([i for i, found in enumerate(data) if found is not None], np.int64)
-        if len(self.given):
-            self._work = PipelineBatch(_inputs(self.batch.geometry, self.given, data))
+        self.positions = np.array([i for i, file in enumerate(data) if file is not None], np.int64)
+        if len(self.positions):
+            self._work = PipelineBatch(_inputs(self.batch.geometry, self.positions, data))
             engine.graph.put(self._work)
-        missing = np.setdiff1d(np.arange(len(batch.records)), self.given)
+        missing = np.setdiff1d(np.arange(len(batch.records)), self.positions)
         if len(missing):
-            self._parts.append(_FallbackSamples(engine, batch, missing))
+            self._fallbacks.append(_FallbackSamples(engine, batch, missing))
 
     def wait(self) -> tuple[torch.Tensor | None, np.ndarray]:
-        """Wait for DALI: the images that are good, (m, h, w, 3), and their places in ``given``.
+        """Wait for DALI: the images that are good, (m, h, w, 3), and their places in ``positions``.
 
         None where there are none. What is not good is decoded by the other engine.
         """
@@ -228,8 +228,8 @@ class _DaliTicket(Ticket):
         if work.failure is not None or work.shapes is None:
             return None, np.empty(0, np.int64)
         self._engine.failures = 0
-        good, images = _as_promised(self.batch, self.given, work.shapes), work.images
-        if images is not None and len(good) < len(self.given):
+        good, images = _as_promised(self.batch, self.positions, work.shapes), work.images
+        if images is not None and len(good) < len(self.positions):
             with self._engine.on_stream():
                 images = images[torch.from_numpy(good).to(images.device)]
         return images, good
@@ -237,46 +237,46 @@ class _DaliTicket(Ticket):
     @override
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         pixels, errors = self._pixels()
-        made = self._engine.finished(pixels, self.batch)
+        images = self._engine.finished(pixels, self.batch)
         if not errors:
             self._engine.verified(self.batch)
-            return made, errors
+            return images, errors
         # The caller picks the good samples out, on a thread whose current stream knows nothing of
         # this batch. In host memory no stream is needed; such batches are few.
         with self._engine.on_stream():
-            return made.cpu(), errors
+            return images.cpu(), errors
 
     @override
     def cancel(self) -> None:
         self.cancelled = True
         if self._work is not None:
             self._engine.graph.drop(self._work)
-        for part in list(self._parts):
-            part.ticket.cancel()
+        for fallback in list(self._fallbacks):
+            fallback.ticket.cancel()
 
     @override
     def stages_ns(self) -> Mapping[str, int]:
         own = {"read": self._read_ns, "dali": self._wait_ns}
-        return summed([own, *(part.ticket.stages_ns() for part in self._parts)])
+        return summed([own, *(fallback.ticket.stages_ns() for fallback in self._fallbacks)])
 
     def _pixels(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         """Uint8 pixels (n, h, w, 3) on the engine's device, and the errors, by position."""
         images, good = None, np.empty(0, np.int64)
-        if len(self.given):
+        if len(self.positions):
             begin = time.perf_counter_ns()
             images, good = self.wait()
             self._wait_ns = time.perf_counter_ns() - begin
             self.check_cancelled()
-            left = np.setdiff1d(self.given, self.given[good])
-            if len(left):
-                self._parts.append(_FallbackSamples(self._engine, self.batch, left))
+            undecoded = np.setdiff1d(self.positions, self.positions[good])
+            if len(undecoded):
+                self._fallbacks.append(_FallbackSamples(self._engine, self.batch, undecoded))
         errors: dict[int, DataError] = {}
-        for part in self._parts:
-            part.settle()
-            errors |= part.errors
+        for fallback in self._fallbacks:
+            fallback.settle()
+            errors |= fallback.errors
         self.check_cancelled()
         self._remember(errors)
-        if images is not None and not self._parts:
+        if images is not None and not self._fallbacks:
             return images, errors
         return self._joined(images, good), errors
 
@@ -285,8 +285,8 @@ class _DaliTicket(Ticket):
         if self._work is None or self._work.failure is None:
             return
         engine, batch, failure = self._engine, self.batch, self._work.failure
-        bad = [i for i in errors if i in set(self.given.tolist())]
-        engine.for_cpu[batch.records[bad if bad else self.given]] = True
+        bad = [i for i in errors if i in set(self.positions.tolist())]
+        engine.for_cpu[batch.records[bad if bad else self.positions]] = True
         reason = " ".join(str(failure).split())[:300]
         if bad:
             engine.failures = 0
@@ -301,11 +301,11 @@ class _DaliTicket(Ticket):
         with engine.on_stream():
             pixels = torch.empty(shape, dtype=torch.uint8, device=engine.device)
             if images is not None:
-                theirs = torch.from_numpy(self.given[good]).to(engine.device)
+                theirs = torch.from_numpy(self.positions[good]).to(engine.device)
                 pixels[theirs] = images
-            for part in self._parts:
-                at = torch.from_numpy(part.which).to(engine.device)
-                pixels[at] = part.pixels().to(engine.device)
+            for fallback in self._fallbacks:
+                rows = torch.from_numpy(fallback.which).to(engine.device)
+                pixels[rows] = fallback.pixels().to(engine.device)
         return pixels
 
 
@@ -318,10 +318,10 @@ class _FallbackSamples:
         other = engine.fallback()
         geometry = batch.geometry
         images, memory = other.allocate(len(which), geometry.out_h, geometry.out_w)
-        part = dataclasses.replace(
+        request = dataclasses.replace(
             batch.part(which, memory), params=None, images=images, times=None
         )
-        self.ticket = other.start(part)
+        self.ticket = other.start(request)
 
     def settle(self) -> None:
         """Wait; ``errors`` are by position in the batch then."""
@@ -335,9 +335,9 @@ class _FallbackSamples:
         return self._images.permute(0, 2, 3, 1)
 
 
-def _as_promised(batch: BatchRequest, given: np.ndarray, shapes: np.ndarray) -> np.ndarray:
-    """Which of ``given`` have the size that the store says, and one or three channels."""
-    promised = batch.sizes[given]
+def _as_promised(batch: BatchRequest, positions: np.ndarray, shapes: np.ndarray) -> np.ndarray:
+    """Which of ``positions`` have the size that the store says, and one or three channels."""
+    promised = batch.sizes[positions]
     right = (shapes[:, 0] == promised[:, 1]) & (shapes[:, 1] == promised[:, 0])
     return np.flatnonzero(right & np.isin(shapes[:, 2], (1, 3)))
 

@@ -342,16 +342,16 @@ def _built(
     )
     with pipe:
         other = {"encoded": types.UINT8, "size": types.FLOAT}
-        given = {name: other.get(name, types.INT32) for name in build.inputs}
+        dtypes = {name: other.get(name, types.INT32) for name in build.inputs}
         nodes = fn.external_source(
             source=source,
-            num_outputs=len(given),
+            num_outputs=len(dtypes),
             batch=True,
             no_copy=True,
-            dtype=list(given.values()),
-            ndim=[0 if name == "flip" else 1 for name in given],
+            dtype=list(dtypes.values()),
+            ndim=[0 if name == "flip" else 1 for name in dtypes],
         )
-        inputs = dict(zip(given, nodes))
+        inputs = dict(zip(dtypes, nodes))
         encoded = inputs["encoded"]
         shapes = fn.peek_image_shape(encoded, adjust_orientation=False, image_type=types.ANY_DATA)
         box = {"start": inputs["corner"], "shape": inputs["sides"], "axis_names": "WH"}

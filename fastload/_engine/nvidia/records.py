@@ -39,38 +39,38 @@ class Records:
     def read(
         self,
         batch: BatchRequest,
-        wanted: np.ndarray,
+        requested: np.ndarray,
         pool: Callable[[], concurrent.futures.Executor],
         threads: int,
     ) -> list[np.ndarray | None]:
         """The bytes of each sample, uint8 (nbytes,), read-only.
 
-        None where the sample is not ``wanted`` (bool (n,)), is no whole JPEG file, cannot be read,
-        or does not match its checksum: the engine that gets it next raises the error. ``pool``
-        makes the ``threads`` that read; 0: the caller reads.
+        None where the sample is not ``requested`` (bool (n,)), is no whole JPEG file, cannot be
+        read, or does not match its checksum: the engine that gets it next raises the error.
+        ``pool`` makes the ``threads`` that read; 0: the caller reads.
         """
         if self._generation != self._store.generation:
             self._open()
         n = len(batch.records)
         slow = (batch.check is not None and batch.check.any()) or not self._mapped.all()
-        parts = min(threads, n) if slow else 1
-        if parts <= 1:
-            return self._part(batch, wanted, range(n))
+        shares = min(threads, n) if slow else 1
+        if shares <= 1:
+            return self._share(batch, requested, range(n))
         contents: list[np.ndarray | None] = [None] * n
         tasks = [
-            pool().submit(self._part, batch, wanted, range(first, n, parts))
-            for first in range(parts)
+            pool().submit(self._share, batch, requested, range(first, n, shares))
+            for first in range(shares)
         ]
         for first, task in enumerate(tasks):
-            contents[first::parts] = task.result()
+            contents[first::shares] = task.result()
         return contents
 
-    def _part(
-        self, batch: BatchRequest, wanted: np.ndarray, which: range
+    def _share(
+        self, batch: BatchRequest, requested: np.ndarray, which: range
     ) -> list[np.ndarray | None]:
-        return [self._one(batch, i) if wanted[i] else None for i in which]
+        return [self._sample(batch, i) if requested[i] else None for i in which]
 
-    def _one(self, batch: BatchRequest, i: int) -> np.ndarray | None:
+    def _sample(self, batch: BatchRequest, i: int) -> np.ndarray | None:
         if batch.kinds[i] != ENCODED:
             return None
         spans = batch.spans

@@ -310,7 +310,7 @@ class TaskIterator(Iterator[Task]):
             return
         begin_ns = time.thread_time_ns()
         memory = self._reserved.pop(outcome.task, None)
-        self._ring.wanted(outcome.message.nbytes)
+        self._ring.require(outcome.message.nbytes)
         self._ring.left |= outcome.message.unplaced > 0
         fillings: list[Filling] = []
 

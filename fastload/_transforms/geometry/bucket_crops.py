@@ -13,7 +13,7 @@ from .draws import MAX_SIDE, centre
 
 
 @value_class()
-class BucketCrop:
+class CropToBucket:
     """A resize that covers the bucket of the image, and a central crop: see ``Buckets.crop``."""
 
     buckets: Buckets
@@ -29,21 +29,21 @@ class BucketCrop:
             "image out or crop before",
         )
         frame.resize(w, h)
-        x, y = self._place(w - size[:, 1], h - size[:, 0], u)
+        x, y = self._corner(w - size[:, 1], h - size[:, 0], u)
         centred = not self.blocks
         frame.crop(x, y, size[:, 1], size[:, 0], inside=True, centred=centred)
 
-    def _place(self, spare_w: Array, spare_h: Array, u: Array) -> tuple[Length, Length]:
+    def _corner(self, spare_w: Array, spare_h: Array, u: Array) -> tuple[Length, Length]:
         """Where the crop begins, of so many pixels that are over."""
         return centre(spare_w, 0), centre(spare_h, 0)
 
 
-class RandomBucketCrop(BucketCrop):
-    """``BucketCrop`` at a uniform position."""
+class RandomCropToBucket(CropToBucket):
+    """``CropToBucket`` at a uniform position."""
 
     blocks: ClassVar[int] = 1
 
-    def _place(self, spare_w: Array, spare_h: Array, u: Array) -> tuple[Length, Length]:
+    def _corner(self, spare_w: Array, spare_h: Array, u: Array) -> tuple[Length, Length]:
         drawn = np.stack([u[0, 0] * (spare_w + 1), u[1, 0] * (spare_h + 1)])
         x, y = drawn.astype(np.int64)
         return x, y

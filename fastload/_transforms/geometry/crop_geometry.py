@@ -202,12 +202,12 @@ class Frame:
             self.log.mirror(np.asarray(which), self.w, self.h)
         self.flipped = self.flipped ^ which
 
-    def _settle(self, what: str) -> None:
+    def _settle(self, action: str) -> None:
         """Turn the window into the box, so that the resized box is the whole image again."""
-        if self.resampled and (self.cut or what == "resizes"):
-            raise Unfit(f"{what} an image that was already resized" + " and cropped" * self.cut)
+        if self.resampled and (self.cut or action == "resizes"):
+            raise Unfit(f"{action} an image that was already resized" + " and cropped" * self.cut)
         if self.outside:
-            raise Unfit(f"{what} an image that may be padded already")
+            raise Unfit(f"{action} an image that may be padded already")
         if self.cut:
             self.narrow()
 
@@ -224,12 +224,12 @@ class Frame:
         if not np.any(wrong):
             return
         n = len(self.indices)
-        at = int(np.argmax(np.broadcast_to(wrong, (n,)))) if n else 0
-        w, h = (int(side if isinstance(side, int) else side[at]) for side in (self.w, self.h))
+        position = int(np.argmax(np.broadcast_to(wrong, (n,)))) if n else 0
+        w, h = (int(side if isinstance(side, int) else side[position]) for side in (self.w, self.h))
         message = message.format(w=w, h=h)
         if not n:
             raise Unfit(message)
-        raise Refused(message).of(at, record=int(self.indices[at]))
+        raise Refused(message).of(position, record=int(self.indices[position]))
 
     def refuse_large(self) -> None:
         """Raise Refused for an image whose current size has too many pixels."""
@@ -257,13 +257,13 @@ class Frame:
             size = int(h[0]), int(w[0])
             others = (w != w[0]) | (h != h[0])
             if others.any():  # not Refused: no single sample is at fault, so none may be skipped
-                at = int(others.argmax())
+                other = int(others.argmax())
                 raise DataError(
-                    f"expected images of one size in a batch, got {int(w[at])}x{int(h[at])} here "
-                    f"and {size[1]}x{size[0]} in record {int(self.indices[0])}; end the transforms "
-                    "with a crop or a resize to a fixed (h, w), or use engine='torch' and a "
-                    f"collate_fn for images of several sizes{type_next(FIXED_SIZE)}",
-                    record=int(self.indices[at]),
+                    f"expected images of one size in a batch, got {int(w[other])}x{int(h[other])} "
+                    f"here and {size[1]}x{size[0]} in record {int(self.indices[0])}; end the "
+                    "transforms with a crop or a resize to a fixed (h, w), or use engine='torch' "
+                    f"and a collate_fn for images of several sizes{type_next(FIXED_SIZE)}",
+                    record=int(self.indices[other]),
                 )
         return Geometry.of(self.rows(), size[1], size[0])
 
@@ -273,10 +273,10 @@ class Frame:
             self.x, self.y, self.box_w, self.box_h, self.resized_w, self.resized_h,
             self.left, self.top, self.flipped, self.w, self.h,
         )  # fmt: skip
-        made = np.empty((len(self.indices), len(columns)), np.int32)
+        table = np.empty((len(self.indices), len(columns)), np.int32)
         for k, column in enumerate(columns):
-            made[:, k] = column
-        return made
+            table[:, k] = column
+        return table
 
     def sides(self) -> tuple[Array, Array]:
         """Current width and height of the images, int64 (n,)."""

@@ -93,9 +93,9 @@ def _four(kind: str, sides: list[int], padding: object) -> tuple[int, int, int, 
 
 
 def _bucket_crop(transform: Transform) -> Op:
-    from .bucket_crops import BucketCrop, RandomBucketCrop
+    from .bucket_crops import CropToBucket, RandomCropToBucket
 
-    kind = RandomBucketCrop if transform.random else BucketCrop
+    kind = RandomCropToBucket if transform.random else CropToBucket
     return kind(transform.buckets)
 
 

@@ -62,11 +62,11 @@ class RandomResizedCrop:
         tries_h = np.rint(side / stretch)
         fits = (tries_w <= frame.w) & (tries_h <= frame.h) & (tries_w > 0) & (tries_h > 0)
         first = fits.argmax(axis=0)
-        at = (first, np.arange(len(first)))
-        w, h = tries_w[at].astype(np.int64), tries_h[at].astype(np.int64)
-        y = (u[2][at] * (frame.h - h + 1)).astype(np.int64)
-        x = (u[3][at] * (frame.w - w + 1)).astype(np.int64)
-        fitted = fits[at]
+        chosen = (first, np.arange(len(first)))
+        w, h = tries_w[chosen].astype(np.int64), tries_h[chosen].astype(np.int64)
+        y = (u[2][chosen] * (frame.h - h + 1)).astype(np.int64)
+        x = (u[3][chosen] * (frame.w - w + 1)).astype(np.int64)
+        fitted = fits[chosen]
         if not fitted.all():
             central = self._central(*np.broadcast_arrays(frame.w, frame.h, w)[:2])
             x, y, w, h = (
@@ -298,8 +298,8 @@ def apply(ops: Sequence[Op], frame: Frame, numbers: Numbers, *, position: int) -
     The random numbers of a position do not depend on the other operations.
     """
     streams: list[int] = []
-    for place, op in enumerate(ops, position):
-        first = place * philox.BLOCKS_PER_POSITION
+    for op_position, op in enumerate(ops, position):
+        first = op_position * philox.BLOCKS_PER_POSITION
         streams += range(first, first + op.blocks)
     u, start = numbers.blocks(streams), 0
     for op in ops:

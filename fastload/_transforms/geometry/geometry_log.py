@@ -144,27 +144,27 @@ class MaskLines(NamedTuple):
 
 def mask_lines(steps: list[LogEntry], n: int, length: int, *, rows: bool) -> MaskLines:
     """The ``length`` rows (if not ``rows``: columns) of n masks. See Note [Masks]."""
-    at = np.broadcast_to(np.arange(length, dtype=np.int64), (n, length))
+    source = np.broadcast_to(np.arange(length, dtype=np.int64), (n, length))
     step = np.full((n, length), _PADDING, np.int64)
     for number in range(len(steps) - 1, -1, -1):
         entry = steps[number]
         if isinstance(entry, LoggedMirror) and entry.vertical == rows:
             side = (entry.h if rows else entry.w)[:, None]
-            at = np.where(entry.which[:, None], side - 1 - at, at)
+            source = np.where(entry.which[:, None], side - 1 - source, source)
         elif isinstance(entry, LoggedResize):
             before, after = (entry.before_h, entry.h) if rows else (entry.before_w, entry.w)
             # torch's nearest_neighbor_compute_source_index, in float32 as there
             scale = before.astype(np.float32) / after.astype(np.float32)
-            nearest = np.floor(at.astype(np.float32) * scale[:, None]).astype(np.int64)
-            at = np.minimum(nearest, before[:, None] - 1)
+            nearest = np.floor(source.astype(np.float32) * scale[:, None]).astype(np.int64)
+            source = np.minimum(nearest, before[:, None] - 1)
         elif isinstance(entry, LoggedCrop):
             start, before = (entry.y, entry.before_h) if rows else (entry.x, entry.before_w)
-            at = at + start[:, None]
-            outside = (at < 0) | (at >= before[:, None])
+            source = source + start[:, None]
+            outside = (source < 0) | (source >= before[:, None])
             if outside.any():
                 step = np.where(outside & (step < 0), number, step)
-                at = np.clip(at, 0, before[:, None] - 1)
-    return MaskLines(at, step)
+                source = np.clip(source, 0, before[:, None] - 1)
+    return MaskLines(source, step)
 
 
 def move_mask(

@@ -109,7 +109,7 @@ def rotation(
         codes[(turned == 90) & square, 0] = ROTATE_90
         codes[(turned == 270) & square, 0] = ROTATE_270
     else:
-        cx, cy = (np.full(len(angle), float(at)) for at in center)
+        cx, cy = (np.full(len(angle), float(coordinate)) for coordinate in center)
     # Rounded to 15 decimal places by Python, because NumPy's rounding differs.
     radians = (-(turned * _TO_RADIANS)).tolist()
     cos = np.array([round(math.cos(x), 15) for x in radians])
@@ -196,7 +196,7 @@ class RandomAffine(PixelOp):
         low, high = self.scale or (1.0, 1.0)
         center = (w * 0.5, h * 0.5)
         if self.center is not None:
-            center = tuple(np.full(n, float(at)) for at in self.center)  # type: ignore[assignment]
+            center = tuple(np.full(n, float(coordinate)) for coordinate in self.center)  # type: ignore[assignment]
         x0, x1, y0, y1 = self.shear
         values[:, 0, :6] = inverse(
             center,

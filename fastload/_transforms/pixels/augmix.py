@@ -98,20 +98,20 @@ class AugMix(PixelOp):
         shares = shares * own[:, 1:]  # in float32, as torch does
         codes[:, 0] = operations.MIX_BEGIN
         values[:, 0, 0] = own[:, 0]
-        rest, at = u[(2 + self.chains) * each :], 1
+        unused, slot = u[(2 + self.chains) * each :], 1
         for chain in range(self.chains):
             depth = np.full(n, self.depth)
             if not self.depth:
-                depth = 1 + (rest[0] * _DEEPEST).astype(np.int64)
+                depth = 1 + (unused[0] * _DEEPEST).astype(np.int64)
             for k in range(self._longest):
-                part = rest[1 + 3 * k : 4 + 3 * k]
-                self._step(codes[:, at], values[:, at], part, k < depth, w, h)
-                at += 1
-            codes[:, at] = operations.MIX_ADD
-            values[:, at, 0] = shares[:, chain]
-            values[:, at, 1] = chain + 1 == self.chains
-            at += 1
-            rest = rest[1 + 3 * self._longest :]
+                drawn = unused[1 + 3 * k : 4 + 3 * k]
+                self._step(codes[:, slot], values[:, slot], drawn, k < depth, w, h)
+                slot += 1
+            codes[:, slot] = operations.MIX_ADD
+            values[:, slot, 0] = shares[:, chain]
+            values[:, slot, 1] = chain + 1 == self.chains
+            slot += 1
+            unused = unused[1 + 3 * self._longest :]
         return codes, values
 
     def _step(

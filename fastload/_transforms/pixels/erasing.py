@@ -51,8 +51,15 @@ class Erase:
     def same_as(self, other: Erase) -> bool:
         """Whether both erase the same for the same random numbers."""
         mine, theirs = (
-            (one.p, one.scale, one.ratio, one.values.dtype, one.values.tobytes(), one.bits)
-            for one in (self, other)
+            (
+                erase.p,
+                erase.scale,
+                erase.ratio,
+                erase.values.dtype,
+                erase.values.tobytes(),
+                erase.bits,
+            )
+            for erase in (self, other)
         )
         return bool(mine == theirs)
 
@@ -63,13 +70,13 @@ class Erase:
         aspect = np.exp(low + u[:, 2::4] * (high - low))
         h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
         fits = (h < height) & (w < width)
-        at = (np.arange(len(u)), fits.argmax(axis=1))
-        h, w = h[at].astype(np.int64), w[at].astype(np.int64)
+        chosen = (np.arange(len(u)), fits.argmax(axis=1))
+        h, w = h[chosen].astype(np.int64), w[chosen].astype(np.int64)
         boxes = np.zeros((len(u), 4), np.int32)
-        taken = (u[:, 0] < self.p) & fits[at] & (h > 0) & (w > 0)
-        y = (u[:, 3::4][at] * (height - h + 1)).astype(np.int64)
-        x = (u[:, 4::4][at] * (width - w + 1)).astype(np.int64)
-        boxes[taken] = np.stack([x, y, w, h], axis=1)[taken]
+        erased = (u[:, 0] < self.p) & fits[chosen] & (h > 0) & (w > 0)
+        y = (u[:, 3::4][chosen] * (height - h + 1)).astype(np.int64)
+        x = (u[:, 4::4][chosen] * (width - w + 1)).astype(np.int64)
+        boxes[erased] = np.stack([x, y, w, h], axis=1)[erased]
         return boxes
 
 

@@ -43,7 +43,7 @@ def in_place(transform: Transform) -> Transform | None:
         return changed
     if kind not in (v2.RandomChoice, v2.Compose):
         return None
-    changed.transforms = [in_place(part) for part in transform.transforms]
+    changed.transforms = [in_place(child) for child in transform.transforms]
     return None if not changed.transforms or None in changed.transforms else changed
 
 

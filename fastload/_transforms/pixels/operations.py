@@ -31,19 +31,19 @@ def empty(n: int, slots: int, width: int) -> Slots:
     return np.zeros((n, slots), np.int32), np.zeros((n, slots, width))
 
 
-def joined(parts: list[Slots], n: int) -> Slots:
+def joined(groups: list[Slots], n: int) -> Slots:
     """All slots of n samples, those of one part after those of the other."""
     codes, values = empty(
         n,
-        sum(codes.shape[1] for codes, _ in parts),
-        max((values.shape[2] for _, values in parts), default=0),
+        sum(codes.shape[1] for codes, _ in groups),
+        max((values.shape[2] for _, values in groups), default=0),
     )
-    at = 0
-    for part_codes, part_values in parts:
-        end = at + part_codes.shape[1]
-        codes[:, at:end] = part_codes
-        values[:, at:end, : part_values.shape[2]] = part_values
-        at = end
+    start = 0
+    for part_codes, part_values in groups:
+        end = start + part_codes.shape[1]
+        codes[:, start:end] = part_codes
+        values[:, start:end, : part_values.shape[2]] = part_values
+        start = end
     return codes, values
 
 

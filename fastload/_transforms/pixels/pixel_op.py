@@ -115,12 +115,12 @@ class Blur(PixelOp):
         codes[:] = BLUR
         values[:, 0, :2] = self.radius
         sigma = uniform(self.low, self.high, u[0])
-        at = 2
+        start = 2
         for radius in self.radius:
             weights = np.exp(-0.5 * (np.arange(radius + 1) / sigma[:, None]) ** 2)
             weights /= 2 * weights.sum(axis=1, keepdims=True) - weights[:, :1]
-            values[:, 0, at : at + radius + 1] = weights.astype(np.float32)
-            at += radius + 1
+            values[:, 0, start : start + radius + 1] = weights.astype(np.float32)
+            start += radius + 1
         return codes, values
 
 
@@ -154,12 +154,12 @@ class _Several(PixelOp):
         return max((op.width for op in self.ops), default=0)
 
     def _drawn(self, u: Array, w: Array, h: Array) -> list[Slots]:
-        parts = []
-        at = 0
+        drawn = []
+        start = 0
         for op in self.ops:
-            parts.append(op.draw(u[at : at + op.numbers], w, h))
-            at += op.numbers
-        return parts
+            drawn.append(op.draw(u[start : start + op.numbers], w, h))
+            start += op.numbers
+        return drawn
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Step:
         if self.relative:
             sides = (w if self.name == "TranslateX" else h).tolist()
             tables = {side: _translations(side, self.relative, self.thirds) for side in set(sides)}
-            return np.array([tables[side][at] for side, at in zip(sides, bins.tolist())])
+            return np.array([tables[side][bin] for side, bin in zip(sides, bins.tolist())])
         if not self.magnitudes:
             return np.zeros(len(bins))
         return np.array(self.magnitudes)[bins]
@@ -115,7 +115,7 @@ def reach(side: int, thirds: bool) -> float:
 
 def _fill(
     slots: Slots,
-    at: int,
+    slot: int,
     which: Array,
     step: Step,
     bins: Array,
@@ -123,7 +123,7 @@ def _fill(
     sizes: tuple[Array, Array],
     look: Look,
 ) -> None:
-    """Put ``step`` into slot ``at`` of the samples ``which``."""
+    """Put ``step`` into slot ``slot`` of the samples ``which``."""
     if not len(which):
         return
     w, h = (side[which] for side in sizes)
@@ -131,8 +131,8 @@ def _fill(
     if step.signed:
         magnitude = np.where(negative[which], -magnitude, magnitude)
     codes, values = step.slots(magnitude, w, h, look)
-    slots[0][which, at] = codes[:, 0]
-    slots[1][which, at] = values[:, 0]
+    slots[0][which, slot] = codes[:, 0]
+    slots[1][which, slot] = values[:, 0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,13 +163,13 @@ class Uniform(PixelOp):
     @override
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
         slots = empty(len(w), self.count, WIDTH)
-        for at in range(self.count):
-            chosen = (u[3 * at] * len(self.steps)).astype(np.int64)
-            bins = self.bins[0] + (u[3 * at + 1] * self.bins[1]).astype(np.int64)
-            negative = u[3 * at + 2] < 0.5
+        for slot in range(self.count):
+            chosen = (u[3 * slot] * len(self.steps)).astype(np.int64)
+            bins = self.bins[0] + (u[3 * slot + 1] * self.bins[1]).astype(np.int64)
+            negative = u[3 * slot + 2] < 0.5
             for k, step in enumerate(self.steps):
                 which = np.flatnonzero(chosen == k)
-                _fill(slots, at, which, step, bins, negative, (w, h), self.look)
+                _fill(slots, slot, which, step, bins, negative, (w, h), self.look)
         return slots
 
 
@@ -190,8 +190,8 @@ class Policies(PixelOp):
         slots = empty(len(w), 2, WIDTH)
         chosen = (u[0] * len(self.policies)).astype(np.int64)
         for k in np.unique(chosen).tolist():
-            for at, (step, p, bin) in enumerate(self.policies[k]):
-                which = np.flatnonzero((chosen == k) & (u[1 + at] < p))
+            for slot, (step, p, bin) in enumerate(self.policies[k]):
+                which = np.flatnonzero((chosen == k) & (u[1 + slot] < p))
                 bins = np.full(len(w), bin)
-                _fill(slots, at, which, step, bins, u[3 + at] < 0.5, (w, h), self.look)
+                _fill(slots, slot, which, step, bins, u[3 + slot] < 0.5, (w, h), self.look)
         return slots

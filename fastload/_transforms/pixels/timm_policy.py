@@ -139,8 +139,10 @@ class RandAugment(PixelOp):
                 which = np.flatnonzero(chosen == k)
                 if not len(which):
                     continue
-                made = op.fill(*empty(len(which), 1, WIDTH), numbers[:, which], w[which], h[which])
-                codes[which, layer], values[which, layer] = made[0][:, 0], made[1][:, 0]
+                filled = op.fill(
+                    *empty(len(which), 1, WIDTH), numbers[:, which], w[which], h[which]
+                )
+                codes[which, layer], values[which, layer] = filled[0][:, 0], filled[1][:, 0]
         return codes, values
 
 

@@ -143,8 +143,8 @@ def _aug_mix(transform: Transform) -> PixelOp:
     if augmix.grid_rounding() is None:
         raise Stop("AugMix, because torch multiplies matrices with an unknown rounding here")
     fill = transform.fill
-    parts = [] if fill is None else [fill] if isinstance(fill, (int, float)) else fill
-    if any(level != int(level) for level in parts):
+    levels = [] if fill is None else [fill] if isinstance(fill, (int, float)) else fill
+    if any(level != int(level) for level in levels):
         raise Stop(f"AugMix with fill={fill}; whole levels are recognised")
     return augmix.AugMix(
         tuple(_steps(transform, 10).values()),

@@ -30,7 +30,7 @@ def move_boxes(
     """
     counts = np.array([len(some) for some in boxes], np.int64)
     b, owner = _joined(boxes, 4), np.repeat(np.arange(len(boxes)), counts)
-    place = np.concatenate([np.arange(count) for count in counts]) if len(counts) else owner
+    positions = np.concatenate([np.arange(count) for count in counts]) if len(counts) else owner
     for step in steps:
         if isinstance(step, LoggedCrop):
             b[:, 0] -= step.anchor_x[owner].astype(np.float32)
@@ -46,9 +46,9 @@ def move_boxes(
             _mirror(b, form, step, owner)
         else:
             good = _good(b, form, step, owner)
-            b, owner, place = b[good], owner[good], place[good]
+            b, owner, positions = b[good], owner[good], positions[good]
     ends = np.cumsum(np.bincount(owner, minlength=len(boxes)))[:-1]
-    return np.split(b, ends), np.split(place, ends)
+    return np.split(b, ends), np.split(positions, ends)
 
 
 def move_points(points: Sequence[Array], steps: Sequence[LogEntry]) -> list[Float]:
@@ -64,17 +64,19 @@ def move_points(points: Sequence[Array], steps: Sequence[LogEntry]) -> list[Floa
             p[:, 0] *= (step.w / step.before_w)[owner].astype(np.float32)
             p[:, 1] *= (step.h / step.before_h)[owner].astype(np.float32)
         elif isinstance(step, LoggedMirror):
-            at = step.which[owner]
+            mirrored = step.which[owner]
             axis, side = (1, step.h) if step.vertical else (0, step.w)
-            p[at, axis] = -(p[at, axis] - (side[owner][at] - 1).astype(np.float32))
+            p[mirrored, axis] = -(
+                p[mirrored, axis] - (side[owner][mirrored] - 1).astype(np.float32)
+            )
     moved = np.split(p, np.cumsum(counts)[:-1])
     return [some.reshape(np.shape(was)) for some, was in zip(moved, points, strict=True)]
 
 
-def _joined(parts: Sequence[Array], width: int) -> Float:
-    if not len(parts):
+def _joined(arrays: Sequence[Array], width: int) -> Float:
+    if not len(arrays):
         return np.zeros((0, width), np.float32)
-    joined = np.concatenate([np.reshape(part, (-1, width)) for part in parts])
+    joined = np.concatenate([np.reshape(array, (-1, width)) for array in arrays])
     return np.array(joined, np.float32)
 
 
@@ -98,14 +100,14 @@ def _clamp(b: Float, form: str, w: Array, h: Array) -> None:
 
 def _mirror(b: Float, form: str, step: LoggedMirror, owner: Array) -> None:
     axis, sides = (1, step.h) if step.vertical else (0, step.w)
-    at = step.which[owner]
-    side = sides[owner][at].astype(np.float32)
+    mirrored = step.which[owner]
+    side = sides[owner][mirrored].astype(np.float32)
     if form == "xyxy":
-        low, high = b[at, axis], b[at, axis + 2]
-        b[at, axis], b[at, axis + 2] = -(high - side), -(low - side)
+        low, high = b[mirrored, axis], b[mirrored, axis + 2]
+        b[mirrored, axis], b[mirrored, axis + 2] = -(high - side), -(low - side)
     else:
-        start = b[at, axis] + b[at, axis + 2] if form == "xywh" else b[at, axis]
-        b[at, axis] = -(start - side)
+        start = b[mirrored, axis] + b[mirrored, axis + 2] if form == "xywh" else b[mirrored, axis]
+        b[mirrored, axis] = -(start - side)
 
 
 def _good(b: Float, form: str, step: LoggedSanitize, owner: Array) -> npt.NDArray[np.bool_]:

@@ -29,32 +29,32 @@ class Joint(NamedTuple):
 
     @classmethod
     def of(
-        cls, given: Mapping[str, JointKind] | Literal[True] | Joint | None, store: Store
+        cls, joint: Mapping[str, JointKind] | Literal[True] | Joint | None, store: Store
     ) -> Joint | None:
         """The argument ``joint``, checked; True: the fields that ``store`` names.
 
         Raises:
             UsageError: an unknown kind, or ``store`` names none.
         """
-        if given is None or isinstance(given, Joint):
-            return given
-        if given is True and not store.joint:
+        if joint is None or isinstance(joint, Joint):
+            return joint
+        if joint is True and not store.joint:
             raise UsageError(
                 f"joint=True: expected a store that `fastload pack` made with masks or "
                 f"annotations, got {store.path!r}: name the fields, such as {{'mask': 'mask'}}"
             )
-        given = store.joint if given is True else given
-        if not isinstance(given, Mapping) or not given:
+        joint = store.joint if joint is True else joint
+        if not isinstance(joint, Mapping) or not joint:
             raise UsageError(
                 "joint: expected a dict of field names and kinds, such as "
-                f"{{'mask': 'mask', 'boxes': 'xyxy'}}, got {given!r}"
+                f"{{'mask': 'mask', 'boxes': 'xyxy'}}, got {joint!r}"
             )
-        for name, kind in given.items():
+        for name, kind in joint.items():
             if kind not in KINDS:
                 raise UsageError(
                     f"joint[{name!r}]: expected one of {', '.join(KINDS)}, got {kind!r}"
                 )
-        return cls(tuple(given.items()))
+        return cls(tuple(joint.items()))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,10 +79,10 @@ class Joint(NamedTuple):
                 "labels": field.kind in ("json", "array"),
             }.get(kind, field.kind == "json" or (field.kind == "array" and shape[-1:] == (4,)))
             if not fits:
-                what = "an image file (bytes) or an array (h, w)" if kind == "mask" else (
+                expected = "an image file (bytes) or an array (h, w)" if kind == "mask" else (
                     "numbers (JSON, or an array)"
                 )  # fmt: skip
                 raise UsageError(
-                    f"joint[{name!r}] = {kind!r}: expected {what} in that field, got "
+                    f"joint[{name!r}] = {kind!r}: expected {expected} in that field, got "
                     f"{field.kind} {shape or ''}"
                 )

@@ -59,16 +59,16 @@ class JointProbe:
 
         self._joint = joint
         self._plain = False
-        made: dict[str, torch.Tensor] = {
+        probes: dict[str, torch.Tensor] = {
             "mask": tv_tensors.Mask(torch.zeros((1, 1), dtype=torch.uint8, device="cpu")),
             "labels": torch.zeros(1, dtype=torch.int64, device="cpu"),
         }
         for form in FORMATS:
             empty = torch.zeros((1, 4), device="cpu")
-            made[form] = tv_tensors.BoundingBoxes(empty, format=form.upper(), canvas_size=(1, 1))
+            probes[form] = tv_tensors.BoundingBoxes(empty, format=form.upper(), canvas_size=(1, 1))
         if "points" in dict(joint.kinds).values():
-            made["points"] = points(torch.zeros((1, 2), device="cpu"), (1, 1))
-        self._values = [made[kind] for _, kind in joint.kinds]
+            probes["points"] = points(torch.zeros((1, 2), device="cpu"), (1, 1))
+        self._values = [probes[kind] for _, kind in joint.kinds]
         self._before = [value.dtype for value in self._values]
 
     def through(self, transform: Transform, image: Image.Image | torch.Tensor) -> Any:
@@ -141,11 +141,11 @@ class Moving:
         for name, _ in masks:
             values = self._values(name)
             for begin in range(0, len(records), _CHUNK):
-                places = range(begin, min(begin + _CHUNK, len(records)))
+                positions = range(begin, min(begin + _CHUNK, len(records)))
                 if pool is None:
-                    self._later.append((name, values, places))
+                    self._later.append((name, values, positions))
                 else:
-                    self._tasks.append(pool.submit(self._make_masks, name, values, places))
+                    self._tasks.append(pool.submit(self._make_masks, name, values, positions))
 
     def settle(self) -> tuple[dict[str, Any], dict[int, DataError]]:
         """The fields by name, and the errors by position of samples whose values are empty."""
@@ -154,19 +154,19 @@ class Moving:
         moved: dict[str, Any] = dict(self._masks)
         begin = time.perf_counter_ns()
         steps = self._log.steps
-        kept: list[npt.NDArray[np.int64]] | None = None
+        kept_boxes: list[npt.NDArray[np.int64]] | None = None
         for name, form in self._joint.named(*FORMATS):
-            placed, kept = boxes.move_boxes(self._numbers(name, 4), steps, form)
+            placed, kept_boxes = boxes.move_boxes(self._numbers(name, 4), steps, form)
             moved[name] = list(map(torch.from_numpy, placed))
         for name, _ in self._joint.named("points"):
             points = boxes.move_points(self._numbers(name, 2), steps)
             moved[name] = list(map(torch.from_numpy, points))
         for name, _ in self._joint.named("labels"):
-            moved[name] = self._labels(name, kept)
+            moved[name] = self._labels(name, kept_boxes)
         for name, dtype in self._joint.casts:
             values = moved[name]
-            one = isinstance(values, torch.Tensor)
-            moved[name] = values.to(dtype) if one else [value.to(dtype) for value in values]
+            is_stacked = isinstance(values, torch.Tensor)
+            moved[name] = values.to(dtype) if is_stacked else [value.to(dtype) for value in values]
         self.nanoseconds += time.perf_counter_ns() - begin
         return moved, self._errors
 
@@ -225,7 +225,9 @@ class Moving:
                 arrays.append(np.zeros((0, width), np.float32))
         return arrays
 
-    def _labels(self, name: str, kept: list[npt.NDArray[np.int64]] | None) -> list[torch.Tensor]:
+    def _labels(
+        self, name: str, kept_boxes: list[npt.NDArray[np.int64]] | None
+    ) -> list[torch.Tensor]:
         """The labels of the boxes that were kept."""
         labels_of_all = []
         for i, value in enumerate(self._decoded(name)):
@@ -235,17 +237,17 @@ class Moving:
             except (TypeError, ValueError) as error:
                 self._fail(i, name, f"expected a number for each box, got {error}", error)
                 labels = torch.from_numpy(np.zeros(0, np.int64))
-            if kept is not None and len(labels):
-                if int(kept[i].max(initial=-1)) >= len(labels):
+            if kept_boxes is not None and len(labels):
+                if int(kept_boxes[i].max(initial=-1)) >= len(labels):
                     self._fail(i, name, f"expected a label for each box, got {len(labels)} labels")
                 else:
-                    labels = labels[torch.from_numpy(kept[i])]
+                    labels = labels[torch.from_numpy(kept_boxes[i])]
             labels_of_all.append(labels)
         return labels_of_all
 
-    def _make_masks(self, name: str, values: Sequence[Any], places: range) -> int:
+    def _make_masks(self, name: str, values: Sequence[Any], positions: range) -> int:
         begin = time.perf_counter_ns()
-        for i in places:
+        for i in positions:
             if values[i] is None:
                 continue
             try:
@@ -269,8 +271,8 @@ class Moving:
     def _mask(self, name: str, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
         """Memory for the masks, allocated on first use."""
         if name not in self._masks:
-            made = np.zeros((len(self._records), *self._shape), dtype)
-            self._masks.setdefault(name, torch.from_numpy(made))
+            masks = np.zeros((len(self._records), *self._shape), dtype)
+            self._masks.setdefault(name, torch.from_numpy(masks))
         return self._masks[name].numpy()
 
     def _fail(self, i: int, name: str, message: str, error: Exception | None = None) -> None:
@@ -303,8 +305,8 @@ def stored(
     joint: Joint, store: Store, record: int, size: tuple[int, int]
 ) -> dict[str, torch.Tensor]:
     """The fields of one record, as they are stored; ``size`` is the image's width and height."""
-    one, sizes, (width, height) = np.array([record]), np.array([size], np.int32), size
-    moving = Moving(joint, store, one, sizes, GeometryLog(1), height, width, None)
+    records, sizes, (width, height) = np.array([record]), np.array([size], np.int32), size
+    moving = Moving(joint, store, records, sizes, GeometryLog(1), height, width, None)
     return {name: values[0] for name, values in moving.result().items()}
 
 
@@ -318,8 +320,8 @@ def points(value: torch.Tensor, canvas_size: tuple[int, int]) -> torch.Tensor:
 
     if not hasattr(tv_tensors, "KeyPoints"):
         raise MissingDependencyError("joint={...: 'points'} needs torchvision 0.23 or newer")
-    made: torch.Tensor = tv_tensors.KeyPoints(value, canvas_size=canvas_size)
-    return made
+    key_points: torch.Tensor = tv_tensors.KeyPoints(value, canvas_size=canvas_size)
+    return key_points
 
 
 def in_python(
@@ -340,24 +342,24 @@ def in_python(
     moved: dict[str, list[Any]] = {name: [] for name in joint.names}
     for record in records.tolist():
         image = decode(store, record)
-        given: dict[str, Any] = {"image": image}
+        sample: dict[str, Any] = {"image": image}
         for name, value in stored(joint, store, record, image.size).items():
             kind, canvas = dict(joint.kinds)[name], (image.height, image.width)
             if kind == "mask":
-                given[name] = tv_tensors.Mask(value)
+                sample[name] = tv_tensors.Mask(value)
             elif kind == "points":
-                given[name] = points(value, canvas)
+                sample[name] = points(value, canvas)
             elif kind == "labels":
-                given[name] = value
+                sample[name] = value
             else:
-                given[name] = tv_tensors.BoundingBoxes(
+                sample[name] = tv_tensors.BoundingBoxes(
                     value, format=kind.upper(), canvas_size=canvas
                 )
-        made = transform(given)
-        image = made["image"]
+        result = transform(sample)
+        image = result["image"]
         images.append(image.as_subclass(torch.Tensor) if isinstance(image, torch.Tensor) else image)
         for name, values in moved.items():
-            values.append(made[name].as_subclass(torch.Tensor))
+            values.append(result[name].as_subclass(torch.Tensor))
     return images, {name: batched(values, joint, name) for name, values in moved.items()}
 
 

@@ -178,7 +178,7 @@ def test_slabs_that_are_pinned_for_a_device_are_not_given_back():
 
 def test_a_child_that_is_forked_while_a_slab_is_leased_waits_for_nobody():
     ring = SharedRing(2)
-    ring.wanted(100)
+    ring.require(100)
     _slab = ring.lease()
     with ring._lock:  # as another thread does that leases
         child = multiprocessing.get_context("fork").Process(target=ring.give_back)
@@ -265,7 +265,7 @@ def test_without_memfd_everything_travels_torchs_way(monkeypatch):
 def test_a_slab_that_a_worker_cannot_reach_is_not_used():
     ring = SharedRing(2)
     assert ring.lease() is None
-    ring.wanted(1000)
+    ring.require(1000)
     slot, memory = ring.lease()
     mapped = Mapped()
     mapped.memory(slot)[:3] = 1, 2, 3
