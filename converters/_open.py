@@ -93,7 +93,7 @@ def _at(text: str, chosen: Chosen) -> PackSource:
 
 
 def _of_object(source: object, name: str, chosen: Chosen) -> PackSource:
-    if huggingface.known(source):
+    if huggingface.is_dataset(source):
         return _of_store(ArrowStore(source), chosen, name)
     if isinstance(source, Mapping) and any(isinstance(name, str) for name in source):
         names = ", ".join(map(str, source))

@@ -10,6 +10,6 @@ import sys
 _MODULE = "datasets.arrow_dataset"
 
 
-def known(dataset: object) -> bool:
+def is_dataset(dataset: object) -> bool:
     """Whether it is a ``datasets.Dataset``."""
     return type(dataset) is getattr(sys.modules.get(_MODULE), "Dataset", None)

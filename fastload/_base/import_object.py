@@ -17,7 +17,7 @@ def import_object(name: str) -> Any:
     Raises UsageError if the object cannot be found, or importing its module raises anything.
     """
     module, _, path = name.partition(":")
-    if not path or not all(part.isidentifier() for part in module.split(".")):
+    if not path or not all(package.isidentifier() for package in module.split(".")):
         raise UsageError(
             f"{name!r}: expected MODULE:OBJECT, such as train:transform for the object `transform` "
             "in train.py, or a path that exists"
@@ -32,8 +32,8 @@ def import_object(name: str) -> Any:
     except (Exception, SystemExit) as error:  # of the user's code, which the import runs
         raise UsageError(f"cannot import {module!r}: {one_line(error)}") from error
     try:
-        for part in path.split("."):
-            value = getattr(value, part)
+        for attribute in path.split("."):
+            value = getattr(value, attribute)
     except AttributeError as error:
         raise UsageError(f"cannot find {name!r}: {error}") from error
     return value
@@ -42,11 +42,11 @@ def import_object(name: str) -> Any:
 def one_line(error: BaseException) -> str:
     """Type, message and place of an error from the user's code, in one line."""
     if isinstance(error, SyntaxError):
-        place = [(error.filename or "", error.lineno)]
+        position = [(error.filename or "", error.lineno)]
         words = error.msg
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        place = [(frame.filename, frame.lineno) for frame in frames[-1:]]
+        position = [(frame.filename, frame.lineno) for frame in frames[-1:]]
         words = " ".join(str(error).split())
-    where = "".join(f" ({file}, line {line})" for file, line in place)
-    return f"{type(error).__name__}: {words}{where}"
+    location = "".join(f" ({file}, line {line})" for file, line in position)
+    return f"{type(error).__name__}: {words}{location}"

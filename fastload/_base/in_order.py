@@ -16,12 +16,12 @@ _R = TypeVar("_R")
 @contextlib.contextmanager
 def in_order(
     call: Callable[[_T], _R],
-    parts: Iterable[_T],
+    items: Iterable[_T],
     threads: int,
     name: str,
     ended: threading.Event | None = None,
 ) -> Iterator[Iterator[_R]]:
-    """What ``call`` returns for each of ``parts``, in turn, while the block lasts.
+    """What ``call`` returns for each of ``items``, in turn, while the block lasts.
 
     ``ended`` is set when the block is left: ``call`` may look at it, and return early.
     """
@@ -29,18 +29,18 @@ def in_order(
     ahead: collections.deque[Future[_R]] = collections.deque()
 
     def results() -> Generator[_R, None, None]:
-        for part in parts:
-            ahead.append(pool.submit(call, part))
+        for item in items:
+            ahead.append(pool.submit(call, item))
             if len(ahead) == 2 * threads:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
 
-    made = results()
+    ordered = results()
     try:
-        yield made
+        yield ordered
     finally:
-        made.close()
+        ordered.close()
         if ended is not None:
             ended.set()
         pool.shutdown(wait=True, cancel_futures=True)

@@ -22,8 +22,8 @@ def repeats_within(records: np.ndarray) -> np.ndarray:
     if not (ranked[1:] == ranked[:-1]).any():
         return np.zeros(len(records), np.int64)
     order = np.argsort(records, kind="stable")
-    place = np.arange(len(records), dtype=np.int64)
+    position = np.arange(len(records), dtype=np.int64)
     first = np.flatnonzero(np.diff(ranked, prepend=ranked[:1] - 1))
     repeats = np.empty(len(records), np.int64)
-    repeats[order] = place - np.repeat(first, np.diff(first, append=len(records)))
+    repeats[order] = position - np.repeat(first, np.diff(first, append=len(records)))
     return repeats

@@ -46,9 +46,9 @@ def names_nearest(
     def checked(*args: Any, **named: Any) -> Any:
         for name in named.keys() - parameters.keys():
             if instead is not None and name in instead:
-                what = function.__qualname__.removesuffix(".__init__")
+                callee = function.__qualname__.removesuffix(".__init__")
                 raise UsageError(
-                    f"{name} is no argument of {what} any more{type_next(instead[name])}"
+                    f"{name} is no argument of {callee} any more{type_next(instead[name])}"
                 )
             near = difflib.get_close_matches(name, parameters, n=1, cutoff=_ALIKE)
             near = [_OF_PEERS[name]] if _OF_PEERS.get(name) in parameters else near

@@ -19,9 +19,9 @@ def named(*names: str) -> Any:
 def _named(name: str) -> Any:
     value: Any = None
     path = ""
-    for part in name.split("."):
-        path = f"{path}.{part}" if path else part
-        inside = getattr(value, part, None)
+    for attribute in name.split("."):
+        path = f"{path}.{attribute}" if path else attribute
+        inside = getattr(value, attribute, None)
         if inside is None and (value is None or isinstance(value, types.ModuleType)):
             try:
                 inside = importlib.import_module(path)

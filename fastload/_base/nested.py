@@ -29,32 +29,32 @@ def rebuilt(
         {'x': tensor([-1., -1.]), 'key': 'a'}
     """
 
-    def walk(part: Any) -> Any:
-        return rebuilt(part, tensor, movable)
+    def walk(value: Any) -> Any:
+        return rebuilt(value, tensor, movable)
 
     if isinstance(batch, torch.Tensor):
         return tensor(batch)
     kind = type(batch)
     if kind is list:
-        return [walk(part) for part in batch]
+        return [walk(element) for element in batch]
     if kind is tuple:
-        return tuple([walk(part) for part in batch])
+        return tuple([walk(element) for element in batch])
     if kind is dict:
-        return {key: walk(part) for key, part in batch.items()}
+        return {key: walk(value) for key, value in batch.items()}
     if batch is None or isinstance(batch, (str, bytes, int, float, type)):
         return batch
     if callable(getattr(batch, "to", None)) and not isinstance(batch, UserDict):
         return movable(batch)
     if isinstance(batch, Mapping):
-        parts = {key: walk(part) for key, part in batch.items()}
+        items = {key: walk(value) for key, value in batch.items()}
         if not isinstance(batch, MutableMapping):
-            return kind(parts)
+            return kind(items)
         clone: Any = copy.copy(batch)
-        clone.update(parts)
+        clone.update(items)
         return clone
     if isinstance(batch, tuple):
-        parts_ = [walk(part) for part in batch]
-        return kind(*parts_) if hasattr(batch, "_fields") else kind(parts_)
+        elements = [walk(element) for element in batch]
+        return kind(*elements) if hasattr(batch, "_fields") else kind(elements)
     if dataclasses.is_dataclass(batch):
         clone = copy.copy(batch)  # not replace(): there may be fields that __init__ does not take
         for field in dataclasses.fields(batch):
@@ -63,8 +63,8 @@ def rebuilt(
         return clone
     if isinstance(batch, MutableSequence) and not isinstance(batch, bytearray):
         clone = copy.copy(batch)
-        for i, part in enumerate(batch):
-            clone[i] = walk(part)
+        for i, element in enumerate(batch):
+            clone[i] = walk(element)
         return clone
     return batch
 
@@ -86,28 +86,28 @@ def all_tensors(batch: object) -> list[torch.Tensor]:
     return visited
 
 
-def _look(part: Any, visited: list[torch.Tensor], seen: dict[int, object]) -> None:
-    """Append the tensors in ``part``; ``seen`` keeps by their ids the objects looked at.
+def _look(value: Any, visited: list[torch.Tensor], seen: dict[int, object]) -> None:
+    """Append the tensors in ``value``; ``seen`` keeps by their ids the objects looked at.
 
     Not a function within ``all_tensors``: that would be in a circle with itself, which keeps what
     was found until the next garbage collection.
     """
-    if isinstance(part, torch.Tensor):
-        visited.append(part)
+    if isinstance(value, torch.Tensor):
+        visited.append(value)
         return
-    if part is None or isinstance(part, (str, bytes, int, float, type)) or id(part) in seen:
+    if value is None or isinstance(value, (str, bytes, int, float, type)) or id(value) in seen:
         return
-    seen[id(part)] = part
-    if isinstance(part, Mapping):
-        inner = list(part.values())
-    elif isinstance(part, (tuple, MutableSequence)) and not isinstance(part, bytearray):
-        inner = list(part)
+    seen[id(value)] = value
+    if isinstance(value, Mapping):
+        inner = list(value.values())
+    elif isinstance(value, (tuple, MutableSequence)) and not isinstance(value, bytearray):
+        inner = list(value)
     else:
         inner = []
-    if dataclasses.is_dataclass(part):
-        inner += [getattr(part, field.name, None) for field in dataclasses.fields(part)]
-    elif callable(getattr(part, "to", None)):
-        inner += getattr(part, "__dict__", {}).values()
+    if dataclasses.is_dataclass(value):
+        inner += [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    elif callable(getattr(value, "to", None)):
+        inner += getattr(value, "__dict__", {}).values()
     for other in inner:
         _look(other, visited, seen)
 
@@ -120,7 +120,7 @@ def memory_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:  # a wrapper, such as a jagged tensor
         names, _ = flatten()
-        return [part for name in names for part in memory_of(getattr(tensor, name))]
+        return [dense for name in names for dense in memory_of(getattr(tensor, name))]
     if tensor.layout == torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

@@ -50,33 +50,33 @@ class Before(NamedTuple):
             restore()
 
 
-class _Search:
-    """Looks for the parts of a Dataset that are ``wanted``: when asked for time 1, 2, 4, 8 ...
+class _ObjectSearch:
+    """Looks for the objects of a Dataset that ``matches`` says: when asked for time 1, 2, 4, 8 ...
 
     To look at some hundred objects takes a part of a millisecond, as much as a small batch.
     """
 
-    def __init__(self, wanted: Callable[[object], bool]) -> None:
-        self._wanted = wanted
-        self._found: list[Any] = []
-        self._asked = 0
+    def __init__(self, matches: Callable[[object], bool]) -> None:
+        self._matches = matches
+        self._objects: list[Any] = []
+        self._calls = 0
 
-    def found(self, *owners: object) -> list[Any]:
-        self._asked += 1
-        if self._asked & (self._asked - 1) == 0:
-            self._found = list(_parts(owners, self._wanted))
-        return self._found
+    def objects(self, *owners: object) -> list[Any]:
+        self._calls += 1
+        if self._calls & (self._calls - 1) == 0:
+            self._objects = list(_objects_in(owners, self._matches))
+        return self._objects
 
 
 class OwnGenerators:
     """The generators of one Dataset."""
 
     def __init__(self) -> None:
-        self._search = _Search(_is_generator)
+        self._search = _ObjectSearch(_is_generator)
 
     def states(self, *owners: object) -> Before:
         """The states of all generators now. ``owners``: a Dataset, a ``collate_fn``."""
-        return Before(randomness.get(), list(map(_restorer, self._search.found(*owners))))
+        return Before(randomness.get(), list(map(_restorer, self._search.objects(*owners))))
 
 
 def _has_state(generator: object) -> bool:
@@ -99,14 +99,14 @@ def _restorer(generator: Any) -> Callable[[], object]:
     return lambda: generator.set_state(state)
 
 
-def _is_generator(part: object) -> bool:
+def _is_generator(value: object) -> bool:
     # Not a constant: NumPy imports its own when they are first asked for, which takes 5 ms.
     numpys = np.random.Generator, np.random.RandomState
-    if not issubclass(type(part), (random.Random, torch.Generator, *numpys)):
+    if not issubclass(type(value), (random.Random, torch.Generator, *numpys)):
         return False
     # the global ones, as in ``from random import randint``: ``randomness.py`` has these
-    shared = part is random.seed.__self__ or part is torch.default_generator  # type: ignore[attr-defined]
-    return not shared and _has_state(part)
+    shared = value is random.seed.__self__ or value is torch.default_generator  # type: ignore[attr-defined]
+    return not shared and _has_state(value)
 
 
 class OwnSeeds:
@@ -114,54 +114,56 @@ class OwnSeeds:
 
     def __init__(self, owner: object) -> None:
         self._owner = owner
-        self._search = _Search(_is_seedable)
+        self._search = _ObjectSearch(_is_seedable)
 
     def seed_all(self, seed: int) -> None:
         """Seed them, and the global generators of this process."""
         randomness.seed_all(seed)
-        for pipeline in self._search.found(self._owner):
+        for pipeline in self._search.objects(self._owner):
             pipeline.set_random_seed(seed & 0xFFFFFFFF)
 
 
-def _is_seedable(part: object) -> bool:
-    method = getattr(type(part), "set_random_seed", None)
+def _is_seedable(value: object) -> bool:
+    method = getattr(type(value), "set_random_seed", None)
     return getattr(method, "__module__", "").partition(".")[0] == "albumentations"
 
 
 def kind_of_own(dataset: object) -> str | None:
     """The type of a generator of the Dataset's own, or of what keeps some; None: there is none."""
-    own = next(_parts((dataset,), lambda part: _is_seedable(part) or _is_generator(part)), None)
+    own = next(
+        _objects_in((dataset,), lambda value: _is_seedable(value) or _is_generator(value)), None
+    )
     return None if own is None else f"{type(own).__module__}.{type(own).__qualname__}"
 
 
-def _parts(owners: Iterable[object], wanted: Callable[[object], bool]) -> Iterator[object]:
-    """The objects that are ``wanted``. What is in these is not looked at."""
+def _objects_in(owners: Iterable[object], matches: Callable[[object], bool]) -> Iterator[object]:
+    """The objects that are ``matches``. What is in these is not looked at."""
     seen: set[int] = set()
-    left = list(owners)
+    to_visit = list(owners)
     # Looked at last, since one function may lead to many others.
-    functions = [getattr(type(owner), name, None) for owner in left for name in _CALLED]
-    while (left or functions) and len(seen) < _MOST:
-        part: Any = left.pop() if left else functions.pop()
-        kind = type(part)  # isinstance also asks the object, which may be a stand-in
-        if issubclass(kind, _DATA) or id(part) in seen or str(kind.__module__).startswith(_RUN):
+    functions = [getattr(type(owner), name, None) for owner in to_visit for name in _CALLED]
+    while (to_visit or functions) and len(seen) < _MOST:
+        value: Any = to_visit.pop() if to_visit else functions.pop()
+        kind = type(value)  # isinstance also asks the object, which may be a stand-in
+        if issubclass(kind, _DATA) or id(value) in seen or str(kind.__module__).startswith(_RUN):
             continue
-        seen.add(id(part))
-        if wanted(part):
-            yield part
+        seen.add(id(value))
+        if matches(value):
+            yield value
         elif issubclass(kind, (list, tuple)):
-            left += part if len(part) <= _LARGEST else ()
+            to_visit += value if len(value) <= _LARGEST else ()
         elif issubclass(kind, dict):
-            left += part.values() if len(part) <= _LARGEST else ()
+            to_visit += value.values() if len(value) <= _LARGEST else ()
         elif issubclass(kind, types.MethodType):
-            left.append(part.__self__)
-            functions.append(part.__func__)
+            to_visit.append(value.__self__)
+            functions.append(value.__func__)
         elif issubclass(kind, functools.partial):
-            left += [part.func, part.args, part.keywords]
+            to_visit += [value.func, value.args, value.keywords]
         elif issubclass(kind, types.FunctionType):
-            functions += _named_in(part)
+            functions += _named_in(value)
         else:
             with contextlib.suppress(Exception):
-                left += getattr(part, "__dict__", {}).values()
+                to_visit += getattr(value, "__dict__", {}).values()
 
 
 _CALLED = ("__getitem__", "__getitems__", "__iter__", "__call__")
@@ -169,13 +171,13 @@ _CALLED = ("__getitem__", "__getitems__", "__iter__", "__call__")
 
 def _named_in(function: types.FunctionType) -> list[Any]:
     """What a function names, and the functions in it."""
-    found: list[Any] = list(function.__defaults__ or ())
+    named: list[Any] = list(function.__defaults__ or ())
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # empty
-            found.append(cell.cell_contents)
+            named.append(cell.cell_contents)
     codes = [function.__code__]
     for code in codes:
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-        known = function.__globals__
-        found += [known[name] for name in code.co_names if name in known]
-    return found
+        variables = function.__globals__
+        named += [variables[name] for name in code.co_names if name in variables]
+    return named

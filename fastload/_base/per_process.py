@@ -22,16 +22,16 @@ class PerProcess(Generic[_Value]):
     """
 
     def __init__(self) -> None:
-        self._made: tuple[int, _Value] | None = None
+        self._held: tuple[int, _Value] | None = None
 
     def get(self) -> _Value | None:
         """The value; None if this process has put none there."""
-        made = self._made  # read once: another thread may put another value
-        return None if made is None or made[0] != os.getpid() else made[1]
+        held = self._held  # read once: another thread may put another value
+        return None if held is None or held[0] != os.getpid() else held[1]
 
     def put(self, value: _Value) -> _Value:
         """Hold ``value`` for this process, and return it."""
-        self._made = os.getpid(), value
+        self._held = os.getpid(), value
         return value
 
     def __reduce__(self) -> tuple[type[PerProcess[_Value]], tuple[()]]:

@@ -49,8 +49,8 @@ class Bar(Protocol):
         """Show ``s`` after the figures."""
 
 
-def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
-    """A tqdm bar with the label ``what``, a context manager. Its last state stays on the screen.
+def bar(label: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
+    """A tqdm bar with the label ``label``, a context manager. Its last state stays on the screen.
 
     ``unit`` of ``total`` and ``done`` is in the plural; "s": the bar shows the time that is spent.
     """
@@ -73,8 +73,10 @@ def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
     # bars, and with a thread lock instead of the default one, which takes a system semaphore.
     kind = type("Bar", (tqdm,), {"monitor_interval": 0})
     kind.set_lock(threading.RLock())  # type: ignore[attr-defined]
-    made: Bar = kind(desc=what, unit=f" {unit}", total=total, initial=done, miniters=1, **options)
-    return made
+    tqdm_bar: Bar = kind(
+        desc=label, unit=f" {unit}", total=total, initial=done, miniters=1, **options
+    )
+    return tqdm_bar
 
 
 def room(shown: Bar) -> int | None:
@@ -92,11 +94,11 @@ def wanted(progress: bool | None) -> bool:
 
 
 @contextlib.contextmanager
-def reporting(what: str, progress: Progress | bool | None) -> Iterator[Progress | None]:
+def reporting(label: str, progress: Progress | bool | None) -> Iterator[Progress | None]:
     """A context with the function to call after each step, or None if nothing is shown.
 
-    ``progress`` is the caller's own function, or whether to show a bar with the label ``what`` (see
-    ``wanted``).
+    ``progress`` is the caller's own function, or whether to show a bar with ``label``: see
+    ``wanted``.
     """
     if progress is not None and not isinstance(progress, bool):
         yield progress
@@ -109,7 +111,7 @@ def reporting(what: str, progress: Progress | bool | None) -> Iterator[Progress 
             def report(done: int, total: int | None, nbytes: int) -> None:
                 nonlocal shown
                 if shown is None:  # records done before a resume must not count towards the speed
-                    shown = stack.enter_context(bar(what, unit="images", total=total, done=done))
+                    shown = stack.enter_context(bar(label, unit="images", total=total, done=done))
                 shown.set_postfix_str(human(nbytes), refresh=False)
                 shown.update(done - shown.n)
 

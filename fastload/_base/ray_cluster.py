@@ -45,11 +45,11 @@ def connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def put(value: object, what: str) -> Any:
+def put(value: object, description: str) -> Any:
     """A reference to ``value``, for ``get`` in the processes of the cluster.
 
-    Ray alone would give them arrays that cannot be written, in memory that they share. ``what``
-    says what it is, for the UsageError of a value that cloudpickle cannot pickle.
+    Ray alone would give them arrays that cannot be written, in memory that they share. The
+    UsageError of a value that cloudpickle cannot pickle begins with ``description``.
     """
     ray = load()
     from ray import cloudpickle
@@ -58,8 +58,8 @@ def put(value: object, what: str) -> Any:
         return ray.put(cloudpickle.dumps(value))
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise UsageError(
-            f"{what} cannot be sent to other processes ({error}): open files and connections where "
-            "they are used, or do without Ray"
+            f"{description} cannot be sent to other processes ({error}): open files and "
+            "connections where they are used, or do without Ray"
         ) from error
 
 

@@ -19,6 +19,6 @@ def rebind(replaced: Mapping[object, object]) -> None:
         if name.partition(".")[0] in _PASSED_OVER or not isinstance(module, types.ModuleType):
             continue
         names = vars(module)  # bypasses __setattr__ and __getattr__, which modules may define
-        for known, value in list(names.items()):
+        for key, value in list(names.items()):
             if id(value) in by_id:
-                names[known] = by_id[id(value)]
+                names[key] = by_id[id(value)]

@@ -167,14 +167,14 @@ class Timeline:
         for thread in dict.fromkeys(span[1] for span in spans):
             name = {"name": self._name_of(thread)}
             rendered.append(event("M", "thread_name", tid=thread, args=name))
-        for what, thread, begin_ns, end_ns, args in spans:
+        for label, thread, begin_ns, end_ns, args in spans:
             begin, took = (begin_ns + shift) / 1e3, (end_ns - begin_ns) / 1e3
             more = {"args": dict(args)} if args else {}
             rendered.append(
-                event("X", what, cat="fastload", tid=thread, ts=begin, dur=took, **more)
+                event("X", label, cat="fastload", tid=thread, ts=begin, dur=took, **more)
             )
-        for what, at_ns, value in self._counters:
-            rendered.append(event("C", what, ts=(at_ns + shift) / 1e3, args={what: value}))
+        for label, at_ns, value in self._counters:
+            rendered.append(event("C", label, ts=(at_ns + shift) / 1e3, args={label: value}))
         return rendered
 
 
@@ -189,9 +189,9 @@ def _of_samples(times: np.ndarray) -> list[Span]:
         if not begin:  # cancelled before it started
             continue
         # Decoding and resizing alternate row by row; the resize is shown as one span at the end.
-        parts = {"read": read, "check": checked, "decode": decoded - resized, "resize": decoded}
-        parts["augment"] = end
-        for name, until in parts.items():
+        ends = {"read": read, "check": checked, "decode": decoded - resized, "resize": decoded}
+        ends["augment"] = end
+        for name, until in ends.items():
             if until > begin or name == "read":
                 spans.append((name, thread, begin, until, None))
             begin = until

@@ -43,21 +43,21 @@ def picture(spans: Sequence[Span], name_of: Callable[[int], str]) -> str:
     begin = min((span[2] for span in spans), default=0)
     length = max(1, max((span[3] for span in spans), default=0) - begin)
     scale = (_WIDTH - _LEFT - _GAP) / length
-    parts = []
-    for place, thread in enumerate(rows):
-        y = _GAP + place * _ROW
+    elements = []
+    for row, thread in enumerate(rows):
+        y = _GAP + row * _ROW
         shown = "the loop" if thread in looped else name_of(thread).removeprefix("fastload ")
-        parts.append(_text(_LEFT - 8, y + 15, shown, anchor="end"))
+        elements.append(_text(_LEFT - 8, y + 15, shown, anchor="end"))
         merged: list[tuple[str, float, float]] = []
         for name, of, first, last, _ in spans:
             if of == thread:
                 _add(merged, name, (first - begin) * scale, (last - begin) * scale)
         for name, left, right in merged:
             colour = _COLOURS.get(name, _OTHER)
-            parts.append(_block(_LEFT + left, y, right - left, _ROW - 4, colour))
+            elements.append(_block(_LEFT + left, y, right - left, _ROW - 4, colour))
     bottom = _GAP + len(rows) * _ROW + 12
-    parts.append(_text(_LEFT, bottom, "0", "soft"))
-    parts.append(_text(_WIDTH - _GAP, bottom, f"{length / 1e6:,.1f} ms", "soft", "end"))
+    elements.append(_text(_LEFT, bottom, "0", "soft"))
+    elements.append(_text(_WIDTH - _GAP, bottom, f"{length / 1e6:,.1f} ms", "soft", "end"))
     named = [name for name in _COLOURS if any(span[0] == name for span in spans)]
     others = any(span[0] not in _COLOURS for span in spans)
     x, y = _GAP, bottom + 14
@@ -67,9 +67,9 @@ def picture(spans: Sequence[Span], name_of: Callable[[int], str]) -> str:
     ]:
         if x + 22 + 8 * len(name) > _WIDTH - _GAP:
             x, y = _GAP, y + 20
-        parts += [_block(x, y, 12, 12, colour), _text(x + 17, y + 11, name)]
+        elements += [_block(x, y, 12, 12, colour), _text(x + 17, y + 11, name)]
         x += 34 + 8 * len(name)
-    return _card(_WIDTH, y + 12 + _GAP, parts)
+    return _card(_WIDTH, y + 12 + _GAP, elements)
 
 
 def _add(blocks: list[tuple[str, float, float]], name: str, left: float, right: float) -> None:
@@ -84,12 +84,12 @@ def _add(blocks: list[tuple[str, float, float]], name: str, left: float, right: 
     blocks.append((name, left, max(right, left + _LEAST)))
 
 
-def _card(width: int, height: int, parts: list[str]) -> str:
-    """A picture of so many pixels with ``parts``, which are elements of SVG, on a card."""
+def _card(width: int, height: int, elements: list[str]) -> str:
+    """A picture of so many pixels with ``elements``, which are elements of SVG, on a card."""
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     back = f'<rect class="card" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6"/>'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{_STYLE}</style>'
-    return "\n".join([head, back, *parts, "</svg>"]) + "\n"
+    return "\n".join([head, back, *elements, "</svg>"]) + "\n"
 
 
 def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:

@@ -109,8 +109,10 @@ def _not_torchs(loop: Any, get_iterator: Any, *called: Any) -> str:
     for name in ("__init__", "__iter__", "_get_iterator"):  # as they were at fastload's import
         if not is_torchs(getattr(PlainLoader, name)):
             return f"DataLoader.{name}"
-    for (module, name, function), kind, one in zip(_CALLED, called[::2], called[1::2], strict=True):
-        if kind.__module__ != module.__name__ or not is_torchs(one):
+    for (module, name, function), kind, callee in zip(
+        _CALLED, called[::2], called[1::2], strict=True
+    ):
+        if kind.__module__ != module.__name__ or not is_torchs(callee):
             return f"{name}.{function}"
     return ""
 

@@ -48,18 +48,22 @@ def value_class(
     if eq:
         shared |= {"__eq__": _eq, "__hash__": _hash if frozen else None}
 
-    def made(cls: _Class) -> _Class:
+    def decorate(cls: _Class) -> _Class:
         own, kind = frozenset(vars(cls)), plain(cls)
         fields = [field for field in dataclasses.fields(kind) if field.init]
         kind._value_fields = _Fields(
-            tuple(one.name for one in fields),
-            frozenset(one.name for one in fields),
-            tuple(one.name for one in fields if not one.kw_only),
-            {one.name: one.default for one in fields if one.default is not dataclasses.MISSING},
+            tuple(field.name for field in fields),
+            frozenset(field.name for field in fields),
+            tuple(field.name for field in fields if not field.kw_only),
             {
-                one.name: one.default_factory
-                for one in fields
-                if one.default_factory is not dataclasses.MISSING
+                field.name: field.default
+                for field in fields
+                if field.default is not dataclasses.MISSING
+            },
+            {
+                field.name: field.default_factory
+                for field in fields
+                if field.default_factory is not dataclasses.MISSING
             },
             hasattr(kind, "__post_init__"),
         )
@@ -67,35 +71,35 @@ def value_class(
             setattr(kind, name, shared[name])
         return cls
 
-    return made
+    return decorate
 
 
-def _init(self: Any, *args: Any, **given: Any) -> None:
+def _init(self: Any, *args: Any, **named: Any) -> None:
     fields: _Fields = self._value_fields
     held = vars(self)
     held.update(fields.defaults)
     if args:
-        if len(args) > len(fields.positional) or not given.keys().isdisjoint(
+        if len(args) > len(fields.positional) or not named.keys().isdisjoint(
             fields.positional[: len(args)]
         ):
-            raise _refused(self, fields, args, given)
+            raise _refused(self, fields, args, named)
         held.update(zip(fields.positional, args))
-    held.update(given)
+    held.update(named)
     for name, make in fields.factories.items():
         if name not in held:
             held[name] = make()
     if held.keys() != fields.names:
-        raise _refused(self, fields, args, given)
+        raise _refused(self, fields, args, named)
     if fields.checks:
         self.__post_init__()
 
 
 def _refused(
-    self: Any, fields: _Fields, args: tuple[Any, ...], given: Mapping[str, Any]
+    self: Any, fields: _Fields, args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> TypeError:
     return TypeError(
         f"{type(self).__name__}: expected {', '.join(fields.ordered)}, got {len(args)} by position "
-        f"and {', '.join(given) or 'none'} by name"
+        f"and {', '.join(named) or 'none'} by name"
     )
 
 

@@ -46,11 +46,11 @@ def arrays_of(dataset: ArrayDataset) -> Arrays:
     name = type(dataset).__name__
     images = _images(dataset, name)
     labels = _labels(dataset, name, len(images))
-    found = _stores.get(dataset)
-    if found is None or not _same(found, images, labels):
+    store = _stores.get(dataset)
+    if store is None or not _same(store, images, labels):
         classes = list(getattr(dataset, "classes", []))
-        found = _stores[dataset] = MemoryStore(images, labels, name=name, classes=classes)
-    return Arrays(found, "L" if name in GRAY else "RGB")
+        store = _stores[dataset] = MemoryStore(images, labels, name=name, classes=classes)
+    return Arrays(store, "L" if name in GRAY else "RGB")
 
 
 def _same(store: MemoryStore, images: np.ndarray, labels: np.ndarray) -> bool:
@@ -91,16 +91,16 @@ def _labels(dataset: ArrayDataset, name: str, count: int) -> np.ndarray:
         raise Unreadable(f"this {name} has {count} images and {len(targets)} labels")
     if name in HWC:
         return _unconverted_labels(dataset, name, targets, count)
-    found = targets.numpy() if plain(targets) else np.asarray(targets)
-    if name == "QMNIST" and found.ndim == 2:
+    labels = targets.numpy() if plain(targets) else np.asarray(targets)
+    if name == "QMNIST" and labels.ndim == 2:
         if not getattr(dataset, "compat"):  # noqa: B009 - a target is the whole row, a tensor
-            if found.dtype != np.int64:
+            if labels.dtype != np.int64:
                 raise Unreadable(f"this {name} has targets that are not int64")
-            return found[:count]
-        found = found[:, 0]
-    if found.ndim != 1 or found.dtype.kind not in "iu":
+            return labels[:count]
+        labels = labels[:, 0]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise Unreadable(f"this {name} has labels that are not ints")
-    return found[:count].astype(np.int64, copy=False)
+    return labels[:count].astype(np.int64, copy=False)
 
 
 def _unconverted_labels(dataset: ArrayDataset, name: str, targets: Any, count: int) -> np.ndarray:
@@ -108,15 +108,15 @@ def _unconverted_labels(dataset: ArrayDataset, name: str, targets: Any, count: i
     if type(targets) is list and set(map(type, targets)) <= {int}:  # as 1 == True == 1.0
         # Compared with a copy, because the list may be changed in place. Comparing takes a fraction
         # of the time of converting.
-        known = _lists.get(dataset)
-        if known is not None and len(known[1]) == count and known[0] == targets:
-            return known[1]
+        remembered = _lists.get(dataset)
+        if remembered is not None and len(remembered[1]) == count and remembered[0] == targets:
+            return remembered[1]
         try:
-            made = np.array(targets[:count], np.int64)
+            labels = np.array(targets[:count], np.int64)
         except OverflowError as error:
             raise Unreadable(f"this {name} has labels beyond 64 bits") from error
-        _lists[dataset] = list(targets), made
-        return made
+        _lists[dataset] = list(targets), labels
+        return labels
     if type(targets) is np.ndarray and targets.dtype == np.int64 and targets.ndim == 1:
         if dataset.target_transform is None:
             return targets[:count]

@@ -22,15 +22,15 @@ def check_augmentation(seed: object, transform: object, target_transform: object
     views = transform if isinstance(transform, (list, tuple)) else [transform]
     if not views:
         raise UsageError("transform: expected a transform for each view, got an empty list")
-    for one in views:
-        if one is not None and not callable(one):
+    for view in views:
+        if view is not None and not callable(view):
             raise UsageError(
                 "transform: expected a callable that takes an image, such as "
-                f"torchvision.transforms.ToTensor(), or a list of them, got {one!r}"
+                f"torchvision.transforms.ToTensor(), or a list of them, got {view!r}"
             )
-        if isinstance(one, type) and one.__module__.startswith("torchvision.transforms."):
+        if isinstance(view, type) and view.__module__.startswith("torchvision.transforms."):
             raise UsageError(
-                f"transform: expected a transform such as T.{one.__name__}(...), got its class"
+                f"transform: expected a transform such as T.{view.__name__}(...), got its class"
             )
     if target_transform is not None and not callable(target_transform):
         raise UsageError(

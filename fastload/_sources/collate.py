@@ -121,20 +121,22 @@ class ReadyBatch(list[Any]):
         super().__init__(samples)
         self.images = images
         self.annotations = annotations
-        self._given = _parts(self)
+        self._first_objects = _objects_of(self)
 
     def untouched(self) -> bool:
         """Whether it still contains the same objects in the same order."""
-        parts = _parts(self)
-        return len(parts) == len(self._given) and all(map(operator.is_, parts, self._given))
+        objects = _objects_of(self)
+        return len(objects) == len(self._first_objects) and all(
+            map(operator.is_, objects, self._first_objects)
+        )
 
 
-def _parts(samples: list[Any]) -> list[object]:
+def _objects_of(samples: list[Any]) -> list[object]:
     """The samples; for dicts, their keys and values."""
-    parts: list[object] = []
+    objects: list[object] = []
     for sample in samples:
-        parts += [*sample, *sample.values()] if isinstance(sample, dict) else [sample]
-    return parts
+        objects += [*sample, *sample.values()] if isinstance(sample, dict) else [sample]
+    return objects
 
 
 def collate(samples: Any) -> Any:

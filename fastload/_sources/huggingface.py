@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .._base.huggingface import known as known
+from .._base.huggingface import is_dataset as is_dataset
 
 _STREAMS = "datasets.iterable_dataset"
 

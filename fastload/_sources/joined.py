@@ -21,8 +21,8 @@ class Joined:
     """Remembers the one dataset of the stores of a ConcatDataset."""
 
     def __init__(self) -> None:
-        self._parts: Sequence[tuple[object, ...]] = []
-        self._made: PackedDataset | None = None
+        self._settings: Sequence[tuple[object, ...]] = []
+        self._dataset: PackedDataset | None = None
 
     def of(self, dataset: object, indices: Sequence[Any], *, seeded: bool) -> PackedDataset | None:
         """A dataset that has the same samples at ``indices``; None: ``dataset`` is no such one.
@@ -39,36 +39,42 @@ class Joined:
         if not all(type(index) is int and -n <= index < n for index in indices):
             return None  # torch's error, for that sample
         stores: list[PackedDataset] = []
-        for part in dataset.datasets:
-            if type(part) is not PackedDataset or part.joint is not None:
+        for component in dataset.datasets:
+            if type(component) is not PackedDataset or component.joint is not None:
                 return None
-            if not seeded and augmentation_of(part) is not None:
+            if not seeded and augmentation_of(component) is not None:
                 return None
-            stores.append(part)
+            stores.append(component)
         # The user may have changed any of these since the last call.
-        parts = [
-            (one.store, one.transform, one.target_transform, one.fields, one.check_crc)
-            for one in stores
+        settings = [
+            (
+                packed.store,
+                packed.transform,
+                packed.target_transform,
+                packed.fields,
+                packed.check_crc,
+            )
+            for packed in stores
         ]
-        if not _same(parts, self._parts):
-            self._parts, self._made = parts, _joined(stores, dataset.cumulative_sizes)
-        return self._made
+        if not _same(settings, self._settings):
+            self._settings, self._dataset = settings, _joined(stores, dataset.cumulative_sizes)
+        return self._dataset
 
 
-def _same(parts: Sequence[tuple[object, ...]], others: Sequence[tuple[object, ...]]) -> bool:
-    return len(parts) == len(others) and all(
-        one is other for pair in zip(parts, others) for one, other in zip(*pair)
+def _same(settings: Sequence[tuple[object, ...]], others: Sequence[tuple[object, ...]]) -> bool:
+    return len(settings) == len(others) and all(
+        one is other for pair in zip(settings, others) for one, other in zip(*pair)
     )
 
 
-def _joined(parts: Sequence[PackedDataset], ends: Sequence[int]) -> PackedDataset | None:
-    first = parts[0]
+def _joined(datasets: Sequence[PackedDataset], ends: Sequence[int]) -> PackedDataset | None:
+    first = datasets[0]
     alike = all(
-        part.transform is first.transform
-        and part.target_transform is first.target_transform
-        and (part.fields, part.check_crc) == (first.fields, first.check_crc)
-        and (part.store.labels is None) == (first.store.labels is None)
-        for part in parts[1:]
+        other.transform is first.transform
+        and other.target_transform is first.target_transform
+        and (other.fields, other.check_crc) == (first.fields, first.check_crc)
+        and (other.store.labels is None) == (first.store.labels is None)
+        for other in datasets[1:]
     )
     if not alike:
         return None
@@ -77,8 +83,8 @@ def _joined(parts: Sequence[PackedDataset], ends: Sequence[int]) -> PackedDatase
     if not isinstance(recognise(first.transform), Unrecognised):
         return None  # random numbers would be drawn once for a batch, not for each sample
     try:
-        made = PackedDataset(
-            [part.store for part in parts],
+        joined = PackedDataset(
+            [dataset.store for dataset in datasets],
             first.transform,
             first.target_transform,
             fields=first.fields,
@@ -86,4 +92,4 @@ def _joined(parts: Sequence[PackedDataset], ends: Sequence[int]) -> PackedDatase
         )
     except UsageError:  # their labels or fields do not mean the same
         return None
-    return made if len(made) == ends[-1] else None
+    return joined if len(joined) == ends[-1] else None

@@ -75,8 +75,8 @@ def is_image_stream(dataset: object) -> TypeGuard[ImageStream]:
 def _class(module: str, name: str) -> type | tuple[()]:
     """A class of this package; (): nobody has imported it."""
     # while another thread imports the module, it has no such class
-    found: type | tuple[()] = getattr(sys.modules.get(f"{__package__}.{module}"), name, ())
-    return found
+    kind: type | tuple[()] = getattr(sys.modules.get(f"{__package__}.{module}"), name, ())
+    return kind
 
 
 def is_image_folder(dataset: object) -> TypeGuard[ImageFolder]:
@@ -96,7 +96,7 @@ def unreadable_type(dataset: object) -> str:
     """Why no engine reads datasets of this type; "": one may read some of them."""
     if type(dataset) in (Subset, ConcatDataset, TensorDataset) or is_mix_dataset(dataset):
         return ""
-    if is_packed_itself(dataset) or huggingface.known(dataset):
+    if is_packed_itself(dataset) or huggingface.is_dataset(dataset):
         return ""
     if is_image_folder(dataset) or is_array_dataset(dataset):
         return ""
@@ -114,23 +114,23 @@ def nested(dataset: object) -> Iterator[object]:
     if isinstance(dataset, Subset):
         yield from nested(dataset.dataset)
     elif isinstance(dataset, ConcatDataset):
-        for part in dataset.datasets:
-            yield from nested(part)
+        for component in dataset.datasets:
+            yield from nested(component)
 
 
 def fetched(dataset: object) -> list[tuple[Store, Mapping[str, float]]]:
     """The stores at URLs in ``dataset`` and in those inside it, with what they have fetched."""
-    found: list[tuple[Store, Mapping[str, float]]] = []
+    stores: list[tuple[Store, Mapping[str, float]]] = []
     if f"{__package__}.packed" not in sys.modules:
-        return found  # asked as each epoch begins
-    for one in filter(is_packed, nested(dataset)):
-        counts = one.store.fetched()
+        return stores  # asked as each epoch begins
+    for packed in filter(is_packed, nested(dataset)):
+        counts = packed.store.fetched()
         if counts is not None:
-            found.append((one.store, counts))
-    return found
+            stores.append((packed.store, counts))
+    return stores
 
 
 def check_crc(dataset: object) -> CheckCrc:
     """When to verify checksums of what ``dataset`` reads: of several answers the strictest."""
-    said = {one.check_crc for one in filter(is_packed, nested(dataset))}
+    said = {packed.check_crc for packed in filter(is_packed, nested(dataset))}
     return next((check for check in ("always", "first", "never") if check in said), "first")

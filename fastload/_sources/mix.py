@@ -92,8 +92,8 @@ class Mix:
             raise UsageError(f"Mix: expected each path once, got {', '.join(self.names)}")
         _check_epoch_size(epoch_size)
         if batching not in get_args(Batching):
-            known = ", ".join(map(repr, get_args(Batching)))
-            raise UsageError(f"Mix: batching: expected one of {known}, got {batching!r}")
+            choices = ", ".join(map(repr, get_args(Batching)))
+            raise UsageError(f"Mix: batching: expected one of {choices}, got {batching!r}")
         self.epoch_size = epoch_size
         self.batching = batching
         self.numbered = numbered
@@ -122,13 +122,13 @@ class Mix:
             UsageError: weights for other components, or as for the class.
         """
         if isinstance(weights, Mapping):
-            given = {os.fspath(name): weight for name, weight in weights.items()}
-            if given.keys() != set(self.names):
+            by_name = {os.fspath(name): weight for name, weight in weights.items()}
+            if by_name.keys() != set(self.names):
                 raise UsageError(
                     f"set_weights: expected a weight for each of {', '.join(self.names)}, got "
-                    f"{', '.join(given)}"
+                    f"{', '.join(by_name)}"
                 )
-            values = [given[name] for name in self.names]
+            values = [by_name[name] for name in self.names]
         else:
             values = list(weights)
             if len(values) != len(self.names):
@@ -159,7 +159,7 @@ class Mix:
         datasets = [open_one(component) for component in self.components]
         sizes = [_size(name, dataset) for name, dataset in zip(self.names, datasets)]
         by_path = [isinstance(component, (str, os.PathLike)) for component in self.components]
-        check_labels([one.store for one, path in zip(datasets, by_path) if path])  # type: ignore[attr-defined]
+        check_labels([dataset.store for dataset, path in zip(datasets, by_path) if path])  # type: ignore[attr-defined]
         self._check(self._timeline[-1][1], sizes)
         self._sizes = sizes
         return MixDataset(self, datasets)
@@ -214,7 +214,7 @@ class Mix:
         else:
             total = self.epoch_size
         exact = [total * share for share in shares]
-        counts = [math.floor(part) for part in exact]
+        counts = [math.floor(share) for share in exact]
         by_remainder = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
         for i in by_remainder[: total - sum(counts)]:
             counts[i] += 1
@@ -304,7 +304,7 @@ def _pairs(components: object) -> list[tuple[_Component, Any]]:
     if isinstance(components, Mapping):
         pairs = list(components.items())
     elif isinstance(components, Sequence) and all(
-        isinstance(one, (tuple, list)) and len(one) == 2 for one in components
+        isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in components
     ):
         pairs = [(component, weight) for component, weight in components]
     else:
@@ -342,9 +342,10 @@ def _check_epoch_size(epoch_size: object) -> None:
     if epoch_size in get_args(StoppingStrategy):
         return
     if not isinstance(epoch_size, int) or isinstance(epoch_size, bool) or epoch_size < 1:
-        known = ", ".join(map(repr, get_args(StoppingStrategy)))
+        choices = ", ".join(map(repr, get_args(StoppingStrategy)))
         raise UsageError(
-            f"Mix: epoch_size: expected {known} or a positive number of samples, got {epoch_size!r}"
+            f"Mix: epoch_size: expected {choices} or a positive number of samples, got "
+            f"{epoch_size!r}"
         )
 
 

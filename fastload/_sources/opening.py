@@ -39,38 +39,42 @@ def open_dataset(
     Raises:
         UsageError: it is not a dataset of fastload, or it already has another transform.
     """
-    given = {"transform": transform, "target_transform": target_transform}
-    return _open(dataset, seed, {name: one for name, one in given.items() if one is not None})
+    transforms = {"transform": transform, "target_transform": target_transform}
+    return _open(
+        dataset, seed, {name: value for name, value in transforms.items() if value is not None}
+    )
 
 
-_Given = dict[str, Any]
+_Transforms = dict[str, Any]
 """The transforms that a loader was given, by name."""
 
 
-def _open(dataset: Any, seed: int | None, given: _Given) -> Any:
+def _open(dataset: Any, seed: int | None, transforms: _Transforms) -> Any:
     mix = dataset.mix if is_mix_dataset(dataset) else dataset if is_mix(dataset) else None
     if mix is not None:
-        return dataset.opened(lambda one: _as_component(mix, _open(one, seed, given)))
+        return dataset.opened(
+            lambda component: _as_component(mix, _open(component, seed, transforms))
+        )
     if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
-        return _packed(dataset, seed, given)
-    if not given:
+        return _packed(dataset, seed, transforms)
+    if not transforms:
         return dataset
     if huggingface.is_stream(dataset) or is_image_stream(dataset):
-        return _of_stream(dataset, given)
-    found = _nested(dataset, lambda one: _of_table(one, seed, given))
-    if found is None:
+        return _of_stream(dataset, transforms)
+    opened = _nested(dataset, lambda table: _of_table(table, seed, transforms))
+    if opened is None:
         raise UsageError(
-            f"{' and '.join(given)} can be given for a path, a PackedDataset, a Hugging Face "
+            f"{' and '.join(transforms)} can be given for a path, a PackedDataset, a Hugging Face "
             "dataset, and a Subset or ConcatDataset of these; "
-            + _instead(dataset, next(iter(given)))
+            + _instead(dataset, next(iter(transforms)))
         )
-    return found
+    return opened
 
 
-def _packed(path: Any, seed: int | None, given: _Given) -> PackedDataset:
+def _packed(path: Any, seed: int | None, transforms: _Transforms) -> PackedDataset:
     from .packed import PackedDataset
 
-    return PackedDataset(path, seed=seed, **given)
+    return PackedDataset(path, seed=seed, **transforms)
 
 
 def _copy_with(dataset: PackedDataset, **attributes: Any) -> PackedDataset:
@@ -84,14 +88,18 @@ def _nested(dataset: Any, opened: Callable[[Any], PackedDataset]) -> Any | None:
 
     None if ``dataset`` contains anything else.
     """
-    if is_packed(dataset) or huggingface.known(dataset):
+    if is_packed(dataset) or huggingface.is_dataset(dataset):
         return opened(dataset)
     if type(dataset) is Subset:
         inner = _nested(dataset.dataset, opened)
         return None if inner is None else Subset(inner, dataset.indices)
     if type(dataset) is ConcatDataset:
-        parts: list[Any] = [_nested(part, opened) for part in dataset.datasets]
-        return None if any(part is None for part in parts) else ConcatDataset(parts)
+        components: list[Any] = [_nested(component, opened) for component in dataset.datasets]
+        return (
+            None
+            if any(component is None for component in components)
+            else ConcatDataset(components)
+        )
     return None
 
 
@@ -113,14 +121,14 @@ def _instead(dataset: object, name: str) -> str:
     return f"{kind} is none of them: do it in its own code"
 
 
-def _given_to(dataset: PackedDataset, given: _Given) -> PackedDataset:
+def _with_transforms(dataset: PackedDataset, transforms: _Transforms) -> PackedDataset:
     """``dataset``, or a copy with the transforms that it lacks.
 
     Raises:
         UsageError: it has another one already.
     """
     missing = {}
-    for name, value in given.items():
+    for name, value in transforms.items():
         present = getattr(dataset, name)
         if present is None:
             missing[name] = value
@@ -140,22 +148,22 @@ def _as_component(mix: Mix, dataset: Any) -> Any:
     return dataset
 
 
-def _of_table(dataset: Any, seed: int | None, given: _Given) -> PackedDataset:
-    """A Hugging Face dataset, opened; or a packed one, with ``given`` applied."""
-    if huggingface.known(dataset):
-        return _packed(dataset, seed, given)
-    return _given_to(dataset, given)
+def _of_table(dataset: Any, seed: int | None, transforms: _Transforms) -> PackedDataset:
+    """A Hugging Face dataset, opened; or a packed one, with ``transforms`` applied."""
+    if huggingface.is_dataset(dataset):
+        return _packed(dataset, seed, transforms)
+    return _with_transforms(dataset, transforms)
 
 
-def _of_stream(dataset: Any, given: _Given) -> ImageStream:
+def _of_stream(dataset: Any, transforms: _Transforms) -> ImageStream:
     """A streaming dataset with the transform of its images; or one that has it already."""
-    if "transform" not in given:
+    if "transform" not in transforms:
         raise UsageError("target_transform: a streaming dataset takes it only with a transform")
     if not is_image_stream(dataset):
         from .streams import ImageStream
 
-        return ImageStream(dataset, **given)
-    for name, value in given.items():  # a trainer that rebuilds the loader passes them again
+        return ImageStream(dataset, **transforms)
+    for name, value in transforms.items():  # a trainer that rebuilds the loader passes them again
         if getattr(dataset, name) is not value:
             raise UsageError(f"the dataset already has another {name}: set it in one place only")
     return dataset
@@ -176,20 +184,23 @@ def _are_stores(dataset: object) -> bool:
         return False  # without a look at each of a million samples
     suffixes = tuple(known_suffixes())
     named = [
-        isinstance(one, Store)
-        or (isinstance(one, (str, os.PathLike)) and _has_suffix(one, suffixes))
-        for one in dataset
+        isinstance(item, Store)
+        or (isinstance(item, (str, os.PathLike)) and _has_suffix(item, suffixes))
+        for item in dataset
     ]
     if all(named):
         return True
-    store = next((one for one, is_named in zip(dataset, named) if is_named and _exists(one)), None)
+    store = next(
+        (item for item, is_named in zip(dataset, named) if is_named and _exists(item)), None
+    )
     if store is None:
         return False
-    for position, (one, is_named) in enumerate(zip(dataset, named)):
-        if not is_named and not (isinstance(one, (str, os.PathLike)) and _exists(one)):
+    for position, (item, is_named) in enumerate(zip(dataset, named)):
+        if not is_named and not (isinstance(item, (str, os.PathLike)) and _exists(item)):
             raise UsageError(
-                f"{store!r} is a store, but item {position} of the same list, {reprlib.repr(one)}, "
-                "is none: pass stores only, or, if these are samples, a Dataset that returns them"
+                f"{store!r} is a store, but item {position} of the same list, "
+                f"{reprlib.repr(item)}, is none: pass stores only, or, if these are samples, a "
+                "Dataset that returns them"
             )
     return True
 

@@ -132,8 +132,8 @@ class PackedDataset(Dataset[Any]):
 
         check_augmentation(seed, transform, target_transform)
         if check_crc not in get_args(CheckCrc):
-            known = ", ".join(map(repr, get_args(CheckCrc)))
-            raise UsageError(f"check_crc: expected one of {known}, got {check_crc!r}")
+            choices = ", ".join(map(repr, get_args(CheckCrc)))
+            raise UsageError(f"check_crc: expected one of {choices}, got {check_crc!r}")
         columns = ColumnOptions(column=column, memory_limit=memory_limit)
         self.store = _opened(path, storage_options, cache_dir, disk_limit, columns)
         self.column, self.memory_limit = column, memory_limit
@@ -251,29 +251,29 @@ class PackedDataset(Dataset[Any]):
             return in_python(joint, self.store, records, self._called(), decode_record)
         (engine,), (seed, epoch, repeats) = self._engines([plan]), self._numbers([plan], records)
         sizes = () if plan.fixed_size else self.store.sizes(records)
-        parts = [slice(0, len(records))]
+        groups = [slice(0, len(records))]
         if len(np.unique(sizes, axis=0)) > 1:
-            parts = [slice(i, i + 1) for i in range(len(records))]
+            groups = [slice(i, i + 1) for i in range(len(records))]
         images: list[Any] = []
         moved: dict[str, Any] = {name: [] for name in joint.names}
-        for part in parts:
+        for group in groups:
             ticket = engine.submit(
-                records[part],
+                records[group],
                 seed=seed,
                 epoch=epoch,
-                repeats=None if repeats is None else repeats[part],
+                repeats=None if repeats is None else repeats[group],
             )
             images += [ticket.result()]
             assert ticket.moving is not None, "the plan has fields that follow the image"
             values = ticket.moving.result()
-            if len(parts) == 1:
+            if len(groups) == 1:
                 moved = values
             else:
                 moved = {name: [*before, *values[name]] for name, before in moved.items()}
-        if len(parts) == 1:
+        if len(groups) == 1:
             return images[0], moved
         fields = {name: batched(values, joint, name) for name, values in moved.items()}
-        return [one[0] for one in images], fields
+        return [image[0] for image in images], fields
 
     def _numbers(
         self, plans: Sequence[Plan], records: np.ndarray
@@ -299,14 +299,14 @@ class PackedDataset(Dataset[Any]):
 
     def _engines(self, plans: Sequence[Plan]) -> list[BatchEngine]:
         """The engines of this process."""
-        made = self._made.get()
-        if made is not None and len(made) == len(plans):
-            if all(engine.makes(plan) for engine, plan in zip(made, plans)):
-                return made
+        engines = self._made.get()
+        if engines is not None and len(engines) == len(plans):
+            if all(engine.makes(plan) for engine, plan in zip(engines, plans)):
+                return engines
         from .._engine.image_engine import EngineOptions
 
         threads, check = own_threads(), self.check_crc
-        made = [
+        engines = [
             make_engine(
                 chosen(self.store),
                 self.store,
@@ -315,7 +315,7 @@ class PackedDataset(Dataset[Any]):
             )
             for plan in plans
         ]
-        return self._made.put(made)
+        return self._made.put(engines)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": PerProcess()}  # a copy's plans are its own
@@ -388,9 +388,15 @@ def copy_with(dataset: PackedDataset, **attributes: Any) -> PackedDataset:
 
 def _stacked(images: torch.Tensor | list[Any]) -> torch.Tensor | list[Any]:
     """One tensor of the images if they have one shape and dtype; else the list."""
-    if isinstance(images, torch.Tensor) or not all(isinstance(one, torch.Tensor) for one in images):
+    if isinstance(images, torch.Tensor) or not all(
+        isinstance(image, torch.Tensor) for image in images
+    ):
         return images
-    return torch.stack(images) if len({(one.shape, one.dtype) for one in images}) == 1 else images
+    return (
+        torch.stack(images)
+        if len({(image.shape, image.dtype) for image in images}) == 1
+        else images
+    )
 
 
 def _chosen(
@@ -424,19 +430,19 @@ def _opened(
     columns: ColumnOptions,
 ) -> Store:
     """The store at ``path``. Raises UsageError if options of URLs are given for another path."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "storage_options": storage_options,
         "cache_dir": cache_dir,
         "disk_limit": disk_limit,
     }
-    named = [name for name, value in given.items() if value is not None]
+    named = [name for name, value in options.items() if value is not None]
     if not has_url(path):
         if named:
             raise UsageError(f"{named[0]}: expected a URL of a store, got {path!r}")
         return open_store(path, columns=columns)
     from ..storage.remote.options import RemoteOptions
 
-    return open_store(path, remote=RemoteOptions(**given), columns=columns)
+    return open_store(path, remote=RemoteOptions(**options), columns=columns)
 
 
 def has_url(path: object) -> bool:

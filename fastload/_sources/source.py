@@ -117,8 +117,8 @@ def check_one_size(source: Source) -> None:
         return
     some = np.linspace(0, len(source) - 1, min(len(source), _LOOKED_AT), dtype=np.int64)
     sizes = source.store.sizes(source.lookup(some))
-    known = sizes[sizes.any(axis=1)]  # without records that are no images
-    if plan.drawn_size or not (known == known[:1]).all():
+    of_images = sizes[sizes.any(axis=1)]  # without records that are no images
+    if plan.drawn_size or not (of_images == of_images[:1]).all():
         raise Unreadable(
             "the images come out in several sizes, so only the given collate_fn can make a batch"
         )
@@ -142,7 +142,7 @@ def resolve(dataset: object) -> Source:
         return _array_dataset(dataset)
     if type(dataset) is TensorDataset:
         return _tensor_dataset(dataset)
-    if huggingface.known(dataset):
+    if huggingface.is_dataset(dataset):
         raise Unreadable(huggingface.reason(dataset))
     raise Unreadable(unreadable_type(dataset))
 
@@ -166,7 +166,7 @@ def image_sizes(dataset: object) -> np.ndarray:
         inner = image_sizes(dataset.dataset)
         return np.take(inner, as_indices(dataset.indices), axis=0)
     if type(dataset) is ConcatDataset and dataset.datasets:
-        return np.concatenate([image_sizes(part) for part in dataset.datasets])
+        return np.concatenate([image_sizes(component) for component in dataset.datasets])
     store: Store | None = None  # of these, whatever the transform is
     if type(dataset) is PackedDataset:
         store = dataset.store
@@ -218,32 +218,32 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
     from ..storage.concat import ConcatStore, NumberedConcatStore
 
     kind = "Mix" if isinstance(dataset, MixDataset) else "ConcatDataset"
-    parts = [resolve(inner) for inner in dataset.datasets]
-    first = parts[0]
-    for part in parts[1:]:
-        if not part.plan.same_as(first.plan):
+    sources = [resolve(inner) for inner in dataset.datasets]
+    first = sources[0]
+    for source in sources[1:]:
+        if not source.plan.same_as(first.plan):
             raise Unreadable(f"the parts of the {kind} have different transforms")
-        if part.target_transform is not first.target_transform:
+        if source.target_transform is not first.target_transform:
             raise Unreadable(f"the parts of the {kind} have different target_transforms")
-        if (part.labels is None) != (first.labels is None):
+        if (source.labels is None) != (first.labels is None):
             raise Unreadable(f"only some parts of the {kind} have labels")
-        if part.tensors != first.tensors:
+        if source.tensors != first.tensors:
             raise Unreadable(f"only some parts of the {kind} are TensorDatasets")
-        if part.fields != first.fields:
+        if source.fields != first.fields:
             raise Unreadable(f"the parts of the {kind} give different fields")
-        for name in part.fields or ():
-            if part.store.fields.get(name) != first.store.fields.get(name):
+        for name in source.fields or ():
+            if source.store.fields.get(name) != first.store.fields.get(name):
                 raise Unreadable(f"the field {name!r} differs between the parts of the {kind}")
-        if part.store.names != first.store.names:
+        if source.store.names != first.store.names:
             raise Unreadable(f"the parts of the {kind} have different names for images or labels")
-        if part.check_crc != first.check_crc:
+        if source.check_crc != first.check_crc:
             raise Unreadable(f"the parts of the {kind} have different values of check_crc")
-        if part.draw != first.draw:
+        if source.draw != first.draw:
             raise Unreadable(f"the parts of the {kind} have different seeds or epochs")
-    ends = np.cumsum([len(part) for part in parts])
+    ends = np.cumsum([len(source) for source in sources])
     if dataset.cumulative_sizes != ends.tolist():
         raise Unreadable(f"the parts of the {kind} changed in length after it was made")
-    stores, fields = [part.store for part in parts], first.fields
+    stores, fields = [source.store for source in sources], first.fields
     if isinstance(dataset, MixDataset) and dataset.mix.numbered:
         store: ConcatStore = NumberedConcatStore(stores, COMPONENT)
         fields = (*(fields or ()), COMPONENT)
@@ -251,10 +251,10 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
         store = ConcatStore(stores)
     if first.tensors and not Rows.of(store).agree():
         raise Unreadable(f"the TensorDatasets of the {kind} differ in their tensors")
-    starts = np.cumsum([0] + [len(part.store) for part in parts[:-1]])
+    starts = np.cumsum([0] + [len(source.store) for source in sources[:-1]])
     records = [
-        part.lookup(np.arange(len(part), dtype=np.int64)) + start
-        for part, start in zip(parts, starts, strict=True)
+        source.lookup(np.arange(len(source), dtype=np.int64)) + start
+        for source, start in zip(sources, starts, strict=True)
     ]
     return Source(
         store=store,
@@ -262,7 +262,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
         plan=first.plan,
         labels=store.labels,
         target_transform=first.target_transform,
-        parts=tuple(store for part in parts for store in part.parts),
+        parts=tuple(store for source in sources for store in source.parts),
         draw=first.draw,
         fields=fields,
         tensors=first.tensors,
@@ -303,13 +303,13 @@ def _array_dataset(dataset: ArrayDataset) -> Source:
         raise Unreadable(
             f"the {type(dataset).__name__} has no transform, so its samples are PIL images"
         )
-    found = arrays.arrays_of(dataset)
+    dataset_arrays = arrays.arrays_of(dataset)
     return Source(
-        store=found.store,
-        plan=_plan(dataset.transform, mode=found.mode),
-        labels=found.store.labels,
+        store=dataset_arrays.store,
+        plan=_plan(dataset.transform, mode=dataset_arrays.mode),
+        labels=dataset_arrays.store.labels,
         target_transform=dataset.target_transform,
-        parts=(found.store,),
+        parts=(dataset_arrays.store,),
     )
 
 
@@ -352,12 +352,12 @@ def folder_store(dataset: ImageFolder) -> FolderStore:
     """
     from ..storage.folder import FolderStore
 
-    known = _folders.get(dataset)
+    remembered = _folders.get(dataset)
     # Compared with a copy, because the list may be changed in place; a million samples take some
     # milliseconds.
-    if known is None or known[0] != dataset.samples:
+    if remembered is None or remembered[0] != dataset.samples:
         if not all(type(label) is int for _, label in dataset.samples):
             raise Unreadable("the ImageFolder has labels that are not ints")
         store = FolderStore.from_samples(dataset.samples, dataset.classes, root=str(dataset.root))
-        known = _folders[dataset] = (list(dataset.samples), store)
-    return known[1]
+        remembered = _folders[dataset] = (list(dataset.samples), store)
+    return remembered[1]

@@ -68,8 +68,8 @@ class ImageStream(IterableDataset[Any]):
         # Not a generator, which a damaged image would end.
         return map(self._sample, self._rows, itertools.count())
 
-    def _sample(self, row: dict[str, Any], at: int) -> dict[str, Any]:
-        """The sample of a row; ``at``: how many came before it.
+    def _sample(self, row: dict[str, Any], position: int) -> dict[str, Any]:
+        """The sample of a row; ``position``: how many came before it.
 
         Raises:
             DecodeError: it has no image, or a damaged one.
@@ -80,7 +80,8 @@ class ImageStream(IterableDataset[Any]):
         except Exception as error:  # whatever Pillow and the dataset's file system raise
             path = value.get("path") if isinstance(value, Mapping) else None
             raise DecodeError(
-                f"row {at} of the stream: expected an image, but {type(error).__name__}: {error}",
+                f"row {position} of the stream: expected an image, but "
+                f"{type(error).__name__}: {error}",
                 path=path or _NAMELESS,
             ) from error
         row[self.image] = self.transform(image)
@@ -110,7 +111,7 @@ def _is_mapped(examples: Any) -> bool:
     """Whether a chain of the dataset's iterables has one that gives rows to a function."""
     if examples is None:
         return False
-    if any(one.__name__ == "MappedExamplesIterable" for one in type(examples).__mro__):
+    if any(base.__name__ == "MappedExamplesIterable" for base in type(examples).__mro__):
         return True
     several = getattr(examples, "ex_iterables", None) or ()
     return any(map(_is_mapped, (getattr(examples, "ex_iterable", None), *several)))

@@ -54,14 +54,14 @@ def open_store(
         StoreError: damaged, or of an unknown format.
     """
     columns = columns or ColumnOptions()
-    if columns.given and (isinstance(path, Store) or huggingface.known(path)):
+    if columns.given and (isinstance(path, Store) or huggingface.is_dataset(path)):
         raise UsageError(
             f"{columns.given[0]}: expected the path of Parquet files or of a Lance dataset with "
             f"it, got a {type(path).__name__}: choose the columns where that is made"
         )
     if isinstance(path, Store):
         return path
-    if huggingface.known(path):
+    if huggingface.is_dataset(path):
         from .arrow import ArrowStore
 
         return ArrowStore(path)

@@ -33,7 +33,7 @@ def test_a_loader_that_rests_meets_the_switch(monkeypatch: pytest.MonkeyPatch) -
     ("library", "ask"),
     [
         ("PIL.Image", columns.is_pillow),
-        ("datasets.arrow_dataset", huggingface.known),
+        ("datasets.arrow_dataset", huggingface.is_dataset),
         ("torchvision.datasets.folder", kinds.is_image_folder),
         ("torchvision.tv_tensors", mover._is_tv_tensor),
         ("torchvision.transforms.v2", mixing.in_place),

@@ -98,9 +98,9 @@ def _refused(nbytes: int, error: str) -> None:
 def _record(tensors: Iterable[torch.Tensor], stream: torch.cuda.Stream) -> None:
     """Let torch's allocator wait for ``stream`` before it reuses the memory of ``tensors``."""
     for tensor in tensors:
-        for part in nested.memory_of(tensor):
-            if part.device == tensor.device:  # a nested tensor's sizes may be on the host
-                part.record_stream(stream)
+        for memory in nested.memory_of(tensor):
+            if memory.device == tensor.device:  # a nested tensor's sizes may be on the host
+                memory.record_stream(stream)
 
 
 @functools.cache

@@ -34,13 +34,13 @@ class Others:
         Source: proc(5), ``/proc/stat``: all but idle and iowait is busy, including the time that a
         hypervisor took (steal).
         """
-        if self._begun is None or (now := self._look()) is None:
+        if self._begun is None or (reading := self._look()) is None:
             return 0.0
-        busy, own, elapsed = (a - b for a, b in zip(now[:3], self._begun[:3], strict=True))
+        busy, own, elapsed = (a - b for a, b in zip(reading[:3], self._begun[:3], strict=True))
         if elapsed <= 0:
             return 0.0
         others, cpus = max(0.0, busy - own) / elapsed, cpu.available()
-        return min(1.0, max(0.0, others - max(0, now[3] - cpus)) / cpus)
+        return min(1.0, max(0.0, others - max(0, reading[3] - cpus)) / cpus)
 
     @staticmethod
     def _look() -> tuple[float, float, float, int] | None:

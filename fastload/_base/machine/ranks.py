@@ -21,9 +21,9 @@ def local() -> int:
     Nothing is sent: ranks need not call this together. Comparing host names through the job's store
     would need every rank to make a loader.
     """
-    given = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if given.isdigit():
-        return max(1, int(given))
+    local_world_size = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if local_world_size.isdigit():
+        return max(1, int(local_world_size))
     torch: Any = sys.modules.get("torch")  # not imported: no process group
     if torch is None or not torch.distributed.is_available():
         return 1
