@@ -260,7 +260,7 @@ class _Led:
 
     @property
     def nanoseconds(self) -> dict[str, int]:
-        """Of this view."""
+        """Work of this view alone."""
         return self._job.nanoseconds
 
 

@@ -285,7 +285,7 @@ class MixDataset(ConcatDataset[Any]):
         self.mix = mix
 
     def opened(self, open_one: Callable[[_Component], Dataset[Any]]) -> MixDataset:
-        """The same with arguments of a loader applied again, by a trainer that rebuilds it."""
+        """Apply a loader's arguments once more, for a trainer that rebuilds the loader."""
         datasets = [open_one(dataset) for dataset in self.datasets]
         if all(new is old for new, old in zip(datasets, self.datasets)):
             return self

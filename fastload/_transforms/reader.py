@@ -79,7 +79,7 @@ class _Frame:
         return draws.fit(self.ops, self.start).size
 
     def stage(self) -> PixelStage:
-        """The same as a stage. Raises Unfit and Stop."""
+        """The frame as a stage of a plan. Raises Unfit and Stop."""
         fit = draws.fit(self.ops, self.start)
         fill, mask_fill = (0, 0, 0), 0
         if fit.padding is not None:

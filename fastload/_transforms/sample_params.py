@@ -77,7 +77,7 @@ class SampleParams(NamedTuple):
 
 
 FrameLook = tuple[int, tuple[int, int, int]]
-"""Of a frame, for all samples: its filter, and the fill (r, g, b)."""
+"""What a frame has for all samples: its filter, and the fill (r, g, b)."""
 
 
 class SampleGroup(NamedTuple):
@@ -222,7 +222,7 @@ def output_sizes(plan: Plan, sizes: Array) -> npt.NDArray[np.int64] | None:
 
 
 def _sizes_after(plan: Plan, sizes: Array) -> npt.NDArray[np.int64]:
-    """The same. Raises Refused for the first image that is refused."""
+    """As ``output_sizes``, but raises Refused for the first image that is refused."""
     n = len(sizes)
     if plan.size is not None:
         return np.tile(np.array(plan.size[::-1], np.int64), (n, 1))

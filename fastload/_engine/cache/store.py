@@ -90,7 +90,7 @@ class CachedStore(WrappedStore):
 
     @property
     def files(self) -> Sequence[str]:
-        """Those of the inner store, and the memory file as this process can open it."""
+        """The inner store's files, and the memory file as this process can open it."""
         return _OneMore(self.inner.files, f"/proc/self/fd/{self.file.fd}")
 
     def file_table(self) -> tuple[bytes, np.ndarray]:
@@ -178,7 +178,7 @@ class CachedStore(WrappedStore):
         return self.locate(indices).spans
 
     def places(self, indices: np.ndarray) -> Spans:
-        """Of records that are not kept, as ``spans``; lengths of 0 for those that are."""
+        """As ``spans``, but with lengths of 0 for records that are kept."""
         missing = self._missing(indices)
         spans = self.inner.places(indices)
         return dataclasses.replace(spans, nbytes=np.where(missing, spans.nbytes, 0))
@@ -201,7 +201,7 @@ class CachedStore(WrappedStore):
         return self.locate(indices).kinds
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """Those of the kept image, where there is one."""
+        """Where a record is kept, the size of the kept image."""
         return self.locate(indices).sizes
 
     @override

@@ -59,7 +59,7 @@ class _Outputs(Protocol):
         """All of them as one tensor, where they have one shape."""
 
     def as_array(self) -> np.ndarray:
-        """The same in host memory."""
+        """All of them as one array in host memory."""
 
 
 class _Pipeline(Protocol):

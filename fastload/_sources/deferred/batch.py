@@ -465,7 +465,7 @@ class _CallJob:
     @property
     @_of_ours
     def cpu_ns(self) -> int:
-        """Of the core's threads, once it is finished; 0 where another job has it."""
+        """CPU time of the core's threads, once it is finished; 0 where another job has it."""
         return self._job.cpu_ns if self._leads else 0
 
     @_of_ours
@@ -498,7 +498,7 @@ def _copy(row: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def _values(tensor: torch.Tensor) -> np.ndarray:
-    """The same memory; NumPy has no bfloat16."""
+    """The tensor's memory as an array; of bfloat16, which NumPy lacks, the bits."""
     plain = tensor.detach()
     if plain.dtype == torch.bfloat16:
         plain = plain.view(torch.int16)

@@ -5,7 +5,7 @@ are frames (``crop_geometry.py``) with operations on pixels between them; then w
 output values, and erased rectangles. That is what ``sample_params.py`` makes of drawn numbers, but
 these are known.
 
-Which of its methods composes an operation is said in ``operations.py``. An argument is a number
+``operations.py`` says which of its methods composes an operation. An argument is a number
 that all the images have in common, or an array with one for each of them. Settings, such as a
 filter, they have in common.
 """
@@ -30,7 +30,7 @@ Numbers: TypeAlias = "float | Array"
 """One for all images, or an array of one for each."""
 
 Lengths: TypeAlias = "int | Array"
-"""The same, of integers."""
+"""One integer for all images, or an array of one for each."""
 
 # resample.h's numbers, by PIL.Image.Resampling; and those of v2's filters of uint8 tensors.
 _FILTERS: Final = {0: 0, 1: 5, 2: 2, 3: 4, 4: 1, 5: 3}
@@ -186,11 +186,11 @@ class Composed:
         return True
 
     def resize(self, w: Lengths, h: Lengths, filter: int) -> None:
-        """As Pillow, which copies an image that has the size already."""
+        """Resize as Pillow, which copies an image that has the size already."""
         self._resize(w, h, _FILTERS[filter])
 
     def resize_levels(self, w: Lengths, h: Lengths, filter: str, contiguous: bool) -> None:
-        """As v2, of a tensor of levels."""
+        """Resize a tensor of levels as v2."""
         if not self.holds_levels:
             raise Unsupported
         self._resize(w, h, _LEVEL_FILTERS[filter])

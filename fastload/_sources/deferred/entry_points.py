@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 # Images whose entry points are remembered at a time. The table takes memory as it is used.
 _REMEMBERED: Final = 1 << 20
 
-_PROBES: Final = 4  # places where an image's entry points may be
+_PROBES: Final = 4  # entries of the table that an image may have
 
 
 class TableEntries(NamedTuple):
-    """Where images are in the table."""
+    """The entries of images in the table."""
 
-    numbers: np.ndarray  # int64 (n,); -1: there is no place for it
+    numbers: np.ndarray  # int64 (n,); -1: it has none
     identities: np.ndarray  # uint64 (n,), a hash of what was opened, never 0
 
 
 class EntryPoints:
     """What the core remembers of the JPEGs that were opened: by path and stamp, or by their bytes.
 
-    Two processes may give one place to two images, each unaware of the other. The core then drops
-    entry points that do not fit the file, and a checksum is verified again: what is noted at a
-    place is the identity of the image whose checksum was right.
+    Two processes may give one entry to two images, each unaware of the other. The core then drops
+    entry points that do not fit the file, and verifies the checksum again: what is noted for an
+    entry is the identity of the image whose checksum was right.
 
     Attributes:
         table: the core's.
@@ -43,10 +43,10 @@ class EntryPoints:
 
     def __init__(self) -> None:
         self.table = new_table(_REMEMBERED)
-        # Which image has each place, for this process and those forked from it, as the table is.
+        # Which image has each entry, for this process and those forked from it, as the table is.
         self._tags = np.frombuffer(mmap.mmap(-1, 4 * _REMEMBERED), np.uint32)
-        # The identity of the image at a place whose checksum was right, in this process. The last
-        # one is for those without a place, which are verified each time.
+        # By entry, the identity of the image whose checksum was right, in this process. The last
+        # one is for images without an entry, which are verified each time.
         self._verified = np.zeros(_REMEMBERED + 1, np.uint64)
 
     def entries(self, opened: Sequence[Opened | None]) -> TableEntries:
@@ -71,7 +71,7 @@ class EntryPoints:
             self._verified[entries.numbers[right]] = entries.identities[right]
 
     def _number(self, image_hash: int) -> int:
-        """The place of the image with this hash; -1: there is none left for it."""
+        """The number of the image's entry, by its hash; -1: there is none left for it."""
         if not image_hash:
             return -1
         tag = (image_hash >> 32) | 1
@@ -93,7 +93,7 @@ def _tags(hashes: np.ndarray) -> np.ndarray:
 
 
 def _hash(opened: Opened) -> int:
-    """What identifies an image in this process and those forked from it; 0: it has no place.
+    """What identifies an image in this process and those forked from it; 0: it gets no entry.
 
     64 bits, with a sign.
     """
@@ -110,5 +110,5 @@ def _hash(opened: Opened) -> int:
 
 @functools.cache
 def entry_points() -> EntryPoints:
-    """Those of this process, and of the workers that it forks after the first call."""
+    """The entry points of this process, and of workers that it forks after the first call."""
     return EntryPoints()

@@ -66,7 +66,7 @@ def of_file(read: Callable[[int, int], bytes]) -> Header | None:
 
 
 def _png(head: bytes) -> Header | None:
-    """The same of a PNG whose pixels begin in ``head``; it has no transparent colour."""
+    """The header of a PNG whose pixels begin in ``head``, without a transparent colour."""
     if head[:16] != b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" or len(head) < 29:
         return None
     width, height, depth, colors, *methods = struct.unpack_from(">LLBBBBB", head, 16)
@@ -91,7 +91,7 @@ def _png(head: bytes) -> Header | None:
 
 
 def _webp(read: Callable[[int, int], bytes], head: bytes) -> Header | None:
-    """The same of a whole WebP file that has one image and nothing else; ``head``: as there."""
+    """The header of a whole WebP file of one image and nothing else; ``head``: its begin."""
     if head[:4] != b"RIFF" or head[8:12] != b"WEBP" or len(head) < 30:
         return None
     riff, nbytes = struct.unpack_from("<L8xL", head, 4)
@@ -114,7 +114,7 @@ def _webp(read: Callable[[int, int], bytes], head: bytes) -> Header | None:
 
 
 def jpeg(read: Callable[[int, int], bytes], head: bytes | None = None) -> Header | None:
-    """The same of a JPEG only; ``head``: its first bytes, if they were read."""
+    """The header of a JPEG; ``head``: its first bytes, if they were read."""
     head, base, offset = read(HEAD, 0) if head is None else head, 0, 2
     if head[:3] != b"\xff\xd8\xff":
         return None

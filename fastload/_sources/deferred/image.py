@@ -162,7 +162,7 @@ class DeferredImage(Image, metaclass=StandIn):
             self._outlived, self._batch = True, THREAD.batch
 
     def materialise(self) -> Image:
-        """The real PIL image: same mode, size, info and pixels. It is made once.
+        """Make the real PIL image, once, and return it: same mode, size, info and pixels.
 
         Raises:
             FileChanged: its file changed since it was opened.
@@ -508,7 +508,7 @@ class DeferredImage(Image, metaclass=StandIn):
         return self._real_for("transpose").transpose(method)
 
     def rotate(self, angle: float, *args: Any, **kwargs: Any) -> Image:
-        """As Pillow's, which makes it of the other operations."""
+        """Pillow makes it of the other operations."""
         if self._waits and self._mode in PLAIN:
             return Image.rotate(self, angle, *args, **kwargs)
         return self._real_for("rotate").rotate(angle, *args, **kwargs)
@@ -619,7 +619,7 @@ class DeferredImage(Image, metaclass=StandIn):
         return pixels.tobytes()
 
     def _caused_by(self, function: str) -> contextlib.AbstractContextManager[None]:
-        """What is made within it was asked for by ``function``."""
+        """A context: ``function`` asked for what is made within it."""
         ready = self._real is not None or self._array is not None
         return contextlib.nullcontext() if ready else cause(f"Image.{function}")
 
@@ -709,7 +709,7 @@ class DeferredImage(Image, metaclass=StandIn):
             self._exited = True
 
     def close(self) -> None:
-        """As Pillow's: nothing can be asked of it afterwards."""
+        """Close it, as Pillow does: nothing can be asked of it afterwards."""
         self._end_drawing()
         if self._real is None and self._operations:
             # Of which only the error is wanted, or another one that the size leads to.
@@ -728,7 +728,7 @@ class DeferredImage(Image, metaclass=StandIn):
         self._real_for("verify").verify()
 
     def seek(self, frame: int) -> None:
-        """As Pillow's. The first frame is where it is."""
+        """Go to another frame, as Pillow does. It is at the first one."""
         if frame != 0 or self._real is not None:
             self._real_for("seek").seek(frame)
             self._adopt()

@@ -287,7 +287,7 @@ def _change(images: Composed, runs: list[tuple[Operation, ...]], *, by_pixel: bo
 
 
 def _slots(runs: list[list[Slot]]) -> pixels.Slots:
-    """The same as arrays."""
+    """The slots of every image, as arrays."""
     most = max(map(len, runs))
     width = max(len(values) for slots in runs for _, values in slots)
     codes, values = pixels.empty(len(runs), most, width)
@@ -450,7 +450,7 @@ def lower(recordings: Sequence[Recording], size: tuple[int, int]) -> list[Call]:
 
 
 def _alone(recording: Recording, size: tuple[int, int]) -> list[Call]:
-    """The same for one, whose pixels the user's code waits for: in three quarters of the time."""
+    """``lower`` for one, whose pixels the user's code waits for: in three quarters of the time."""
     if not may_lower(recording):
         return []
     shape, cuts = _shape(tuple(map(_NAME, recording.operations)))

@@ -94,7 +94,7 @@ class Memory:
         return self.whole is None and not self.has_part
 
     def as_told(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the core made, with the strides that were told."""
+        """The core's tensor, with the strides that the user's code was told."""
         one_channel = self.gaps is not None and self.gaps[0] == 0
         return tensor[:1].clone().expand(self.shape) if one_channel else tensor
 
@@ -109,7 +109,7 @@ class Memory:
         return self.real
 
     def materialise(self) -> torch.Tensor:
-        """The real tensor. It is made once."""
+        """Make the real tensor, once, and return it."""
         real = self.real
         if real is None:
             if self.whole is not None:
@@ -123,7 +123,7 @@ class Memory:
         return real
 
     def _replayed(self, recording: Recording) -> torch.Tensor:
-        """By Pillow and torch, in the strides that were told before.
+        """Have Pillow and torch make it, in the strides that the user's code was told.
 
         Those of what is resized depend on whether it is a part of another tensor, and of what
         is replayed nothing is.
@@ -159,7 +159,7 @@ class Memory:
         return Memory(self.opened, self.operations, self.size, self.mode, self.layout)
 
     def gaps_within(self, size: Size) -> Strides | None:
-        """As ``gaps``, of a part of this size."""
+        """The ``gaps`` of a part of this size."""
         strides = self.strides
         _, closed = shape_and_strides(size, self.mode, self.layout.contiguous)
         return None if closed == strides else strides

@@ -57,7 +57,7 @@ class OpenerDetector:
 
 
 def _functions() -> list[FunctionType]:
-    """Those of ``_OPENERS`` whose modules the program has imported."""
+    """The functions of ``_OPENERS`` whose modules the program has imported."""
     split = (name.rpartition(".") for name in _OPENERS)
     functions = (getattr(sys.modules.get(module), function, None) for module, _, function in split)
     return [function for function in functions if isinstance(function, FunctionType)]

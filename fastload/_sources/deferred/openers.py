@@ -144,7 +144,7 @@ def _deferred(
 
 
 def _open_file(original: Open, fp: Any) -> Any:
-    """Of an open file, or of what behaves like one."""
+    """Open what is an open file, or behaves like one."""
     if type(fp) is io.BytesIO:
         return _opened(original, fp, of_bytes(fp.getvalue()), "", fp)
     if type(fp) is io.BufferedReader and isinstance(fp.raw, io.FileIO):

@@ -156,7 +156,7 @@ def _is_sound(opened: Opened, data: bytes) -> bool:
 
 
 def _decoded(recording: Recording, source: np.ndarray | None, keep: bool) -> np.ndarray | None:
-    """``source``: the pixels that it begins with; ``keep``: those that it makes are kept."""
+    """``source``: the pixels that it begins with; ``keep``: keep those that it makes."""
     opened, operations, size, mode = recording
     ended = Recording(opened, (*operations, _PIXELS), size, mode)
     is_file = source is None and _is_file(recording)
@@ -390,7 +390,7 @@ def _names(operations: Sequence[Operation]) -> list[str]:
 
 
 def _remaining(recording: Recording, kept: KeptPixels) -> Recording:
-    """What is to be done to the pixels that are kept."""
+    """The recording of what is left to do to the pixels that are kept."""
     h, w, _ = kept.pixels.shape
     begun = recording.opened._replace(size=(w, h), mode="RGB")
     return recording._replace(opened=begun, operations=recording.operations[len(kept.operations) :])

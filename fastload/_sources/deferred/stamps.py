@@ -30,7 +30,7 @@ def of(status: os.stat_result) -> Stamp:
 
 
 def of_path(path: str | int) -> Stamp:
-    """The same, by path or descriptor."""
+    """The stamp of a file, by path or descriptor."""
     return of(os.stat(path))
 
 

@@ -42,7 +42,7 @@ from .thread_state import cause, note_made
 Handler: TypeAlias = "Callable[..., Any]"
 
 HANDLERS: dict[Callable[..., Any], Handler] = {}
-"""What does it for a deferred tensor, by torch's functions: ``tensor_functions.py`` says it."""
+"""By function of torch, what handles it for deferred tensors: ``tensor_functions.py`` has them."""
 
 BATCHES: contextvars.ContextVar[Callable[[DeferredBatch], torch.Tensor] | None] = (
     contextvars.ContextVar("fastload deferred batches", default=None)
@@ -51,11 +51,11 @@ BATCHES: contextvars.ContextVar[Callable[[DeferredBatch], torch.Tensor] | None] 
 
 
 class _Kind(StandIn, torch._C._TensorMeta):
-    """The class of such classes, and of torch's."""
+    """The metaclass of deferred tensors: a StandIn, and torch's."""
 
 
 class Deferred(torch.Tensor, metaclass=_Kind):
-    """What the two kinds of tensor without values have in common."""
+    """What tensors that have no values yet have in common."""
 
     stands_for: type[torch.Tensor] = torch.Tensor
 
@@ -64,14 +64,14 @@ class Deferred(torch.Tensor, metaclass=_Kind):
 
     @staticmethod
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """What programs mean that call ``type(x)(...)``: nothing deferred."""
+        """Make a real one, which programs mean that call ``type(x)(...)``."""
         return cls.stands_for(*args, **kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass  # __new__ did it, or that of ``stands_for``
 
     def materialise(self) -> torch.Tensor:
-        """The real tensor. It is made once.
+        """Make the real tensor, once, and return it.
 
         Raises:
             FileChanged: a file changed since it was opened.
@@ -148,11 +148,11 @@ class Deferred(torch.Tensor, metaclass=_Kind):
         raise NotImplementedError
 
     def materialise_row(self, index: int) -> None:
-        """As that of a batch, of which this is the only row."""
+        """Make one row: of anything but a batch, all of it."""
         self.materialise()
 
     def as_subclass(self, kind: Any) -> Any:
-        """As of any tensor. torch does not ask __torch_function__ for this."""
+        """Make it first: torch does not ask __torch_function__ for this."""
         return _eagerly(torch.Tensor.as_subclass, (self, kind), {})
 
     def __len__(self) -> int:
@@ -247,7 +247,7 @@ class DeferredTensor(Deferred):
         return [self._memory.opened]
 
     def as_subclass(self, kind: Any) -> Any:
-        """As of any tensor: another one of the same memory."""
+        """Another deferred tensor of the same memory, if ``kind`` has one."""
         for deferred in (DeferredTensor, DeferredTVImage):
             if deferred == kind:  # which it is to what it stands for, too
                 if self._memory.real is None:
@@ -266,7 +266,7 @@ _returns_subclass: Callable[[], bool] = named(
 
 
 class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
-    """The same, as torchvision's v2 transforms mark an image."""
+    """A deferred tensor that is marked as an image for torchvision's v2 transforms."""
 
     stands_for = tv_tensors.Image
 
@@ -283,7 +283,7 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
         return super().__torch_function__(func, types, args, kwargs)
 
     def materialise(self) -> torch.Tensor:
-        """As of any deferred tensor; it shares the memory of those that are not marked."""
+        """Make the real tensor, marked; it shares the memory of those that are not."""
         real = super().materialise()
         return self._viewed(lambda: cast(torch.Tensor, real.as_subclass(tv_tensors.Image)))
 
@@ -347,7 +347,7 @@ class DeferredBatch(Deferred):
     def materialise(
         self, make: Callable[[DeferredBatch], torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """The real tensor, made once: by ``make``, or by what ``BATCHES`` says."""
+        """Have ``make``, or what ``BATCHES`` says, make the real tensor, once, and return it."""
         if self._real is None:
             make = make or BATCHES.get()
             with torch.inference_mode(False):  # as of a single tensor
@@ -429,7 +429,7 @@ class DeferredRow(Deferred):
         return self.batch.opened()
 
     def materialise(self) -> torch.Tensor:
-        """The same part of the real batch, a view."""
+        """The same row of the real batch, or box in it: a view."""
         real = self.batch.materialise()
         return self._viewed(lambda: self._box_of(real))
 
@@ -492,7 +492,7 @@ def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What ``func`` makes of the real tensors."""
+    """Call ``func`` with the real tensors."""
     wrappers: dict[int, Deferred] = {}
     result = func(
         *_real_values(tuple(args), func, wrappers), **_real_values(dict(kwargs), func, wrappers)

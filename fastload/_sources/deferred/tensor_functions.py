@@ -125,7 +125,7 @@ def _holds(shape: tuple[int, ...], image: DeferredTensor) -> bool:
 
 
 def _row(tensor: torch.Tensor) -> Recording | torch.Tensor:
-    """What a batch keeps of a tensor."""
+    """What a batch keeps as the row of a tensor: its recording, or a copy."""
     if pending(tensor):
         return cast(DeferredTensor, tensor)._memory.recording()
     return plain(tensor).clone()
@@ -571,7 +571,7 @@ def _iter(batch: Any) -> Any:
 
 
 def _row_of(batch: DeferredBatch, index: int) -> Any:
-    """A row of a batch of recordings. See Note [Rows of a batch]."""
+    """A row of a batch of recordings. See Note [Rows of a batch] in tensor.py."""
     memory = Memory.of(cast(Recording, batch.rows[index]))
     strides = strides_of(batch)[1:]
     if memory.strides != strides:
@@ -583,7 +583,7 @@ def _row_of(batch: DeferredBatch, index: int) -> Any:
 
 
 def _sliced(tensor: DeferredTensor, index: Any) -> Any:
-    """A part of a tensor. See Note [Parts]."""
+    """A part of a tensor. See Note [Parts] in memory.py."""
     memory = tensor._memory
     if memory.has_part or not movable(memory):
         return NotImplemented
@@ -665,7 +665,7 @@ def _box(index: Any, shape: tuple[int, ...]) -> Box | None:
 
 
 def _span(index: Any, shape: tuple[int, ...]) -> Box | None:
-    """The same, of a box that may be empty."""
+    """As ``_box``, but the box may be empty."""
     indices = index if type(index) is tuple else (index,)
     if indices and indices[0] is Ellipsis:
         indices = (slice(None),) * (len(shape) + 1 - len(indices)) + indices[1:]
@@ -768,7 +768,7 @@ def _copy(row: Any, source: Any, non_blocking: Any = False) -> Any:
 
 
 def _handlers() -> Iterator[tuple[Handler, tuple[Callable[..., Any], ...]]]:
-    """What does it for a deferred tensor, and torch's functions."""
+    """Each handler, and the functions of torch that it stands for."""
     x = torch.Tensor
     yield _size, (x.size,)
     yield _stride, (x.stride,)

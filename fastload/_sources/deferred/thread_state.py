@@ -65,7 +65,7 @@ class Images(NamedTuple):
         return Images(*map(operator.add, self, more))
 
 
-_FAILED_ELSEWHERE = [0]  # on threads that do not defer
+_FAILED_ON_OTHERS = [0]  # on other threads, which do not defer
 
 
 class BatchContext:
@@ -104,11 +104,11 @@ class BatchContext:
         self.hits = self.misses = 0
         self.chains: dict[Any, Any] = {}
         self.inner = Images()
-        self._failed_before = _FAILED_ELSEWHERE[0]
+        self._failed_before = _FAILED_ON_OTHERS[0]
 
     def has_failed(self) -> bool:
         """Whether an image could not be made so far, here or on a thread that was given one."""
-        return self.failed or _FAILED_ELSEWHERE[0] != self._failed_before
+        return self.failed or _FAILED_ON_OTHERS[0] != self._failed_before
 
 
 class KeptPixels(NamedTuple):
@@ -138,7 +138,7 @@ class _ThreadState(threading.local):
 
 
 THREAD = _ThreadState()
-"""Of this thread.
+"""The state of this thread.
 
 batch: that it makes; of no batch where it makes none.
 deferring: whether what it opens is deferred; None: nobody has said.
@@ -193,7 +193,7 @@ def note_failure() -> None:
     if THREAD.deferring:
         THREAD.batch.failed = True
     else:
-        _FAILED_ELSEWHERE[0] += 1
+        _FAILED_ON_OTHERS[0] += 1
 
 
 def _in_forked_child() -> None:
@@ -224,7 +224,7 @@ class eagerly:
 
 @contextlib.contextmanager
 def cause(function: str) -> Iterator[None]:
-    """What is made in here was asked for by ``function``."""
+    """A context: ``function`` asked for what is made in it, and its time counts as that cause's."""
     begin = time.perf_counter_ns()
     try:
         yield

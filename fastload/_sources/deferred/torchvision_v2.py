@@ -1,4 +1,4 @@
-"""The same of torchvision's v2, whose transforms are imported by few programs.
+"""torchvision's v2 transforms on deferred images, in fewer steps: few programs import these.
 
 ``torchvision_transforms.py`` says what comes here.
 """
@@ -29,7 +29,7 @@ from .recording import Operation
 from .slots import Size
 from .tensor import DeferredTensor, DeferredTVImage, Draft, finished
 
-# They take any structure. That a single image is none need not be found out.
+# v2's transforms search any structure for images. A single image needs no search.
 
 _LEAVES: Final = (DeferredImage, DeferredTensor, DeferredTVImage)
 

@@ -183,7 +183,7 @@ def grid_rounding() -> str | None:
 
 @functools.cache
 def _rounding_at(precision: str) -> str | None:
-    """The same, at torch's present ``precision``. Takes 3 ms, once per process."""
+    """As ``grid_rounding``, at torch's present ``precision``. Takes 3 ms, once per process."""
     ways = {"separate", "fused"}
     for width, height in ((8, 8), (13, 11), (16, 16), (32, 32)):  # the largest by oneDNN, too
         x, y = (np.arange(side, dtype=np.float32) - 0.5 * (side - 1) for side in (width, height))

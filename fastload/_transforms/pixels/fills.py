@@ -75,7 +75,7 @@ def erasing_of(transform: Transform) -> tuple[Rectangle, list[float] | None]:
 
 
 def timm_erasing(transform: Transform) -> tuple[Rectangle, list[float] | None]:
-    """The same for timm's RandomErasing."""
+    """As ``erasing_of``, of timm's RandomErasing."""
     if transform.min_count != 1 or transform.max_count != 1 or transform.rand_color:
         raise Stop("timm's RandomErasing with several rectangles or mode='rand'")
     if str(transform.device) != "cpu":

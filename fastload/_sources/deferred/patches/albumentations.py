@@ -39,7 +39,7 @@ _SEVERAL: Final = frozenset(("images", "volume", "volumes"))
 
 
 class _PipelineState(threading.local):
-    """Of this thread.
+    """What this thread knows of the pipeline that it runs.
 
     Attributes:
         ending: the ``Normalize`` of the ``Compose`` that runs, if ``ToTensorV2`` follows.

@@ -21,7 +21,7 @@ MISSING: Final[list[str]] = []
 """The functions that are left out and without which nothing may be deferred."""
 
 UNPROVEN: Final[list[tuple[str, GuardedFunction]]] = []
-"""Those that are exchanged, and of which ``prove_needed`` has yet to say whether they stay so."""
+"""Exchanged functions that have yet to prove themselves to ``prove_needed``."""
 
 
 class Patch(NamedTuple):

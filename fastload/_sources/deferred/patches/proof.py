@@ -38,14 +38,14 @@ OTHER: Final = "it gives other values than fastload's"
 
 
 class ProofInputs:
-    """What a function is tried on, real, or deferred, with the same values."""
+    """What a function is tried on: real or deferred objects of the same values."""
 
     def __init__(self, deferred: bool, marks: bool = False) -> None:
         self._deferred = deferred
         self._marks = marks
 
     def marked(self) -> ProofInputs:
-        """The same, with tensors as v2 marks an image."""
+        """These inputs, with tensors that v2 takes for images."""
         return ProofInputs(self._deferred, marks=True)
 
     @property
