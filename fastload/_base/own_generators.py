@@ -51,7 +51,7 @@ class Before(NamedTuple):
 
 
 class _ObjectSearch:
-    """Looks for the objects of a Dataset that ``matches`` says: when asked for time 1, 2, 4, 8 ...
+    """Looks for what a Dataset has that ``matches``: when asked for time 1, 2, 4, 8 ...
 
     To look at some hundred objects takes a part of a millisecond, as much as a small batch.
     """
@@ -137,7 +137,7 @@ def kind_of_own(dataset: object) -> str | None:
 
 
 def _objects_in(owners: Iterable[object], matches: Callable[[object], bool]) -> Iterator[object]:
-    """The objects that are ``matches``. What is in these is not looked at."""
+    """What ``matches`` is true of. What is in these is not looked at."""
     seen: set[int] = set()
     to_visit = list(owners)
     # Looked at last, since one function may lead to many others.

@@ -50,7 +50,7 @@ class Bar(Protocol):
 
 
 def bar(label: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
-    """A tqdm bar with the label ``label``, a context manager. Its last state stays on the screen.
+    """A tqdm bar with a label, a context manager. Its last state stays on the screen.
 
     ``unit`` of ``total`` and ``done`` is in the plural; "s": the bar shows the time that is spent.
     """

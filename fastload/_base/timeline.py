@@ -157,7 +157,6 @@ class Timeline:
         return self._names.get(thread, "fastload decoder")
 
     def _rendered(self, shift: int) -> list[_Event]:
-        """All events as JSON objects."""
         spans = self._in_order()
 
         def event(kind: str, name: str, **more: object) -> _Event:

@@ -48,10 +48,7 @@ class ViewsEngine(BatchEngine):
         return (
             isinstance(plan, Views)
             and len(plan.each) == len(self.each)
-            and all(
-                engine.makes(view_plan)
-                for engine, view_plan in zip(self.each, plan.each, strict=True)
-            )
+            and all(engine.makes(own) for engine, own in zip(self.each, plan.each, strict=True))
         )
 
     @override

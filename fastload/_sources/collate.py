@@ -121,14 +121,12 @@ class ReadyBatch(list[Any]):
         super().__init__(samples)
         self.images = images
         self.annotations = annotations
-        self._first_objects = _objects_of(self)
+        self._before = _objects_of(self)
 
     def untouched(self) -> bool:
         """Whether it still contains the same objects in the same order."""
         objects = _objects_of(self)
-        return len(objects) == len(self._first_objects) and all(
-            map(operator.is_, objects, self._first_objects)
-        )
+        return len(objects) == len(self._before) and all(map(operator.is_, objects, self._before))
 
 
 def _objects_of(samples: list[Any]) -> list[object]:

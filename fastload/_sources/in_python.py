@@ -98,10 +98,7 @@ class PythonSamples:
         restore = functools.partial(randomness.put, randomness.get())
         try:
             return attempt(
-                BatchContext(unchecked={}),
-                lambda: _deferred(store, records, make),
-                complete,
-                restore,
+                BatchContext(unmade={}), lambda: _deferred(store, records, make), complete, restore
             )
         finally:
             materialised()  # nobody is told why
@@ -152,10 +149,7 @@ class EveryView:
 
     def __call__(self, image: Image) -> list[Any]:
         """The views of ``image``, in order."""
-        return [
-            _levels(image) if transform is None else transform(image)
-            for transform in self.transforms
-        ]
+        return [_levels(image) if view is None else view(image) for view in self.transforms]
 
 
 def _levels(image: Image) -> torch.Tensor:

@@ -47,14 +47,8 @@ class Joined:
             stores.append(component)
         # The user may have changed any of these since the last call.
         settings = [
-            (
-                packed.store,
-                packed.transform,
-                packed.target_transform,
-                packed.fields,
-                packed.check_crc,
-            )
-            for packed in stores
+            (each.store, each.transform, each.target_transform, each.fields, each.check_crc)
+            for each in stores
         ]
         if not _same(settings, self._settings):
             self._settings, self._dataset = settings, _joined(stores, dataset.cumulative_sizes)

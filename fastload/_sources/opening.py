@@ -40,9 +40,7 @@ def open_dataset(
         UsageError: it is not a dataset of fastload, or it already has another transform.
     """
     transforms = {"transform": transform, "target_transform": target_transform}
-    return _open(
-        dataset, seed, {name: value for name, value in transforms.items() if value is not None}
-    )
+    return _open(dataset, seed, {name: x for name, x in transforms.items() if x is not None})
 
 
 _Transforms = dict[str, Any]
@@ -52,9 +50,7 @@ _Transforms = dict[str, Any]
 def _open(dataset: Any, seed: int | None, transforms: _Transforms) -> Any:
     mix = dataset.mix if is_mix_dataset(dataset) else dataset if is_mix(dataset) else None
     if mix is not None:
-        return dataset.opened(
-            lambda component: _as_component(mix, _open(component, seed, transforms))
-        )
+        return dataset.opened(lambda inner: _as_component(mix, _open(inner, seed, transforms)))
     if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
         return _packed(dataset, seed, transforms)
     if not transforms:
@@ -95,11 +91,7 @@ def _nested(dataset: Any, opened: Callable[[Any], PackedDataset]) -> Any | None:
         return None if inner is None else Subset(inner, dataset.indices)
     if type(dataset) is ConcatDataset:
         components: list[Any] = [_nested(component, opened) for component in dataset.datasets]
-        return (
-            None
-            if any(component is None for component in components)
-            else ConcatDataset(components)
-        )
+        return None if any(inner is None for inner in components) else ConcatDataset(components)
     return None
 
 

@@ -298,7 +298,6 @@ class PackedDataset(Dataset[Any]):
         ]
 
     def _engines(self, plans: Sequence[Plan]) -> list[BatchEngine]:
-        """The engines of this process."""
         engines = self._made.get()
         if engines is not None and len(engines) == len(plans):
             if all(engine.makes(plan) for engine, plan in zip(engines, plans)):
@@ -388,15 +387,9 @@ def copy_with(dataset: PackedDataset, **attributes: Any) -> PackedDataset:
 
 def _stacked(images: torch.Tensor | list[Any]) -> torch.Tensor | list[Any]:
     """One tensor of the images if they have one shape and dtype; else the list."""
-    if isinstance(images, torch.Tensor) or not all(
-        isinstance(image, torch.Tensor) for image in images
-    ):
+    if isinstance(images, torch.Tensor) or not all(isinstance(x, torch.Tensor) for x in images):
         return images
-    return (
-        torch.stack(images)
-        if len({(image.shape, image.dtype) for image in images}) == 1
-        else images
-    )
+    return torch.stack(images) if len({(x.shape, x.dtype) for x in images}) == 1 else images
 
 
 def _chosen(

@@ -120,14 +120,12 @@ class OpenedCache:
         assert located.kept is not None, "look_up knows"
         return located._replace(kept=located.kept & (records >= 0)), records
 
-    def to_fill(
-        self, cached: np.ndarray, records: np.ndarray, sizes: np.ndarray
-    ) -> CacheFill | None:
+    def to_fill(self, kept: np.ndarray, records: np.ndarray, sizes: np.ndarray) -> CacheFill | None:
         """What of a batch is to be kept; None: nothing, or there is no room.
 
-        ``cached`` and ``records`` are of ``find``, ``sizes``, int32 (n, 2), of the images.
+        ``kept`` and ``records`` are of ``find``, ``sizes``, int32 (n, 2), of the images.
         """
-        missing = ~cached & (records >= 0)
+        missing = ~kept & (records >= 0)
         if self.arena.full or not missing.any():
             return None
         placed = None

@@ -230,7 +230,7 @@ class Deferral:
             THREAD.making.deferred = True
         begin_ns = self.choice.begin()
         self._deferred, self._replayed = 0, ()
-        context = BatchContext(self._cache, unchecked=None if self.once else {}, checks=self.once)
+        context = BatchContext(self._cache, unmade=None if self.once else {}, checks=self.once)
         made = None
         try:
             if self.once:

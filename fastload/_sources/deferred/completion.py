@@ -71,14 +71,14 @@ class DeferredObjects:
         Raises:
             What the library that opened one raises: it is damaged, or its file changed.
         """
-        unchecked = THREAD.batch.unchecked
-        if not unchecked:
+        unmade = THREAD.batch.unmade
+        if not unmade:
             return
         present = {id(image._opened) for image in self.images.values()}
         for tensor in self.tensors.values():
             present.update(map(id, tensor.opened()))
-        for key in unchecked.keys() - present:
-            single.checked(unchecked[key])
+        for key in unmade.keys() - present:
+            single.checked(unmade[key])
 
     def rows(self) -> int:
         return sum(map(rows_of, self.tensors.values()))
@@ -217,18 +217,16 @@ def materialised(batch: Any) -> Any:
     return replaced(batch, lambda part: results.get(id(part), part))
 
 
-def replaced(batch: Any, replacement: Callable[[Any], Any]) -> Any:
-    """``batch`` with ``replacement(part)`` in the place of each of its parts.
+def replaced(batch: Any, swap: Callable[[Any], Any]) -> Any:
+    """``batch`` with ``swap(part)`` in the place of each of its parts.
 
     Lists, dicts and objects are changed in place, so that whoever else refers to them sees the
     same; tuples and other containers that cannot be changed are made again where a part differs.
     """
-    return _walked(batch, replacement, set(), 0, math.inf)
+    return _walked(batch, swap, set(), 0, math.inf)
 
 
-def _walked(
-    node: Any, replacement: Callable[[Any], Any], seen: set[int], depth: int, most: float
-) -> Any:
+def _walked(node: Any, swap: Callable[[Any], Any], seen: set[int], depth: int, most: float) -> Any:
     """``replaced`` of a part; ``seen`` has the ids of those that were looked at.
 
     Not a function within ``replaced``: that would be in a circle with itself, which keeps the batch
@@ -237,7 +235,7 @@ def _walked(
     kind = type(node)
     if kind in _ATOMS:
         return node
-    new = replacement(node)
+    new = swap(node)
     if new is not node or isinstance(node, torch.Tensor) or id(node) in seen:
         return new
     seen.add(id(node))
@@ -245,24 +243,24 @@ def _walked(
         return node
     depth += 1
     if isinstance(node, tuple):
-        elements = [_walked(each, replacement, seen, depth, most) for each in node]
+        elements = [_walked(each, swap, seen, depth, most) for each in node]
         if all(map(operator.is_, elements, node)):
             return node
         return kind(*elements) if hasattr(node, "_fields") else kind(elements)
     if isinstance(node, MutableMapping):
         if len(node) <= most:
             for key, value in list(node.items()):
-                new = _walked(value, replacement, seen, depth, most)
+                new = _walked(value, swap, seen, depth, most)
                 if new is not value:
                     node[key] = new
     elif isinstance(node, MutableSequence):
         if len(node) <= most and not isinstance(node, bytearray):
             for i, value in enumerate(node):
-                new = _walked(value, replacement, seen, depth, most)
+                new = _walked(value, swap, seen, depth, most)
                 if new is not value:
                     node[i] = new
     elif isinstance(node, (set, frozenset)):
-        members = [_walked(each, replacement, seen, depth, most) for each in node]
+        members = [_walked(each, swap, seen, depth, most) for each in node]
         if not all(map(operator.is_, members, node)):
             if isinstance(node, frozenset):
                 return kind(members)
@@ -271,16 +269,16 @@ def _walked(
     elif isinstance(node, np.ndarray):
         if node.dtype == object and node.size <= most:
             for i, value in enumerate(node.flat):
-                new = _walked(value, replacement, seen, depth, most)
+                new = _walked(value, swap, seen, depth, most)
                 if new is not value:
                     node.flat[i] = new
     elif kind is types.MappingProxyType:
-        items = {key: _walked(value, replacement, seen, depth, most) for key, value in node.items()}
+        items = {key: _walked(value, swap, seen, depth, most) for key, value in node.items()}
         if not all(map(operator.is_, items.values(), node.values())):
             return kind(items)
     elif not isinstance(node, type) and not callable(node):
         for name, value in _attributes(node):
-            new = _walked(value, replacement, seen, depth, _MOST_OWNED)
+            new = _walked(value, swap, seen, depth, _MOST_OWNED)
             if new is not value:
                 object.__setattr__(node, name, new)
     return node

@@ -272,9 +272,9 @@ class DeferredImage(Image, metaclass=StandIn):
         if self._batch.checks:
             self._opened = single.checked(self._opened)
         self._loaded = True
-        unchecked = self._batch.unchecked
-        if unchecked is not None:
-            unchecked[id(self._opened)] = self._opened
+        unmade = self._batch.unmade
+        if unmade is not None:
+            unmade[id(self._opened)] = self._opened
 
     def _then(self, *operations: Operation, mine: bool = False) -> DeferredImage:
         """A new image: this one after these operations; ``mine``: this one itself is changed."""

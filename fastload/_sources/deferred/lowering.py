@@ -178,19 +178,19 @@ def _by_settings(
             if settings.count(settings[0]) < len(some):
                 differing.append(settings)
     if not differing:
-        yield from _with_same_settings(some, positions, shape, columns, size)
+        yield from _compose(some, positions, shape, columns, size)
         return
     alike: dict[tuple[object, ...], list[int]] = {}
     for k, key in enumerate(zip(*differing, strict=True)):
         alike.setdefault(key, []).append(k)
     for group in alike.values():
         subset = [[column[k] for k in group] for column in columns]
-        yield from _with_same_settings(
+        yield from _compose(
             [some[k] for k in group], [positions[k] for k in group], shape, subset, size
         )
 
 
-def _with_same_settings(
+def _compose(
     some: Sequence[Recording],
     positions: list[int],
     shape: _Steps,
@@ -204,7 +204,7 @@ def _with_same_settings(
         # An operation or an argument that is not known here.
         if len(positions) > 1:
             for k, position in enumerate(positions):
-                yield from _with_same_settings(
+                yield from _compose(
                     [some[k]], [position], shape, [[column[k]] for column in columns], size
                 )
 
@@ -287,7 +287,6 @@ def _change(images: Composed, runs: list[tuple[Operation, ...]], *, by_pixel: bo
 
 
 def _slots(runs: list[list[Slot]]) -> pixels.Slots:
-    """The slots of every image, as arrays."""
     most = max(map(len, runs))
     width = max(len(values) for slots in runs for _, values in slots)
     codes, values = pixels.empty(len(runs), most, width)
@@ -455,9 +454,7 @@ def _alone(recording: Recording, size: tuple[int, int]) -> list[Call]:
         return []
     shape, cuts = _shape(tuple(map(_NAME, recording.operations)))
     columns: list[Column] = [[recording.operations[cut]] for cut in cuts]
-    return [
-        Call(images, size) for images in _with_same_settings([recording], [0], shape, columns, size)
-    ]
+    return [Call(images, size) for images in _compose([recording], [0], shape, columns, size)]
 
 
 # --- the table ------------------------------------------------------------------------------------

@@ -98,8 +98,8 @@ def pixels(recording: Recording) -> np.ndarray | None:
     kept = _kept_for(recording, whole)
     if kept is None:
         return _decoded(recording, None, keep=whole)
-    remaining = _remaining(recording, kept)
-    return _decoded(remaining, kept.pixels, keep=False) if remaining.operations else kept.pixels
+    tail = _tail_of(recording, kept)
+    return _decoded(tail, kept.pixels, keep=False) if tail.operations else kept.pixels
 
 
 def let_go(opened: Opened, made_now: bool) -> bool:
@@ -290,15 +290,13 @@ def tensor(
     images = _of_file_in_rows(recording) if layout == ROWS_OF_PIXELS else None
     if images is None:
         kept = _kept_for(recording, whole=False)
-        remaining = recording if kept is None else _remaining(recording, kept)
+        tail = recording if kept is None else _tail_of(recording, kept)
         pixels = None if kept is None else kept.pixels
-        if pixels is not None and _is_tile(remaining):
-            tile = cast(
-                torch.Tensor, changed(_image(remaining.opened, pixels), remaining.operations)
-            )
+        if pixels is not None and _is_tile(tail):
+            tile = cast(torch.Tensor, changed(_image(tail.opened, pixels), tail.operations))
             if tile.stride() == strides:
                 return tile
-        begun = _begun(remaining, layout, pixels, least_pixels=least_pixels)
+        begun = _begun(tail, layout, pixels, least_pixels=least_pixels)
         if begun is None or begun.result() is None:
             return None
         images = begun.images
@@ -327,9 +325,7 @@ def _is_rgb(recording: Recording) -> bool:
 
 def _after_rgb(recording: Recording) -> bool:
     """Whether there are operations after those that give the whole image in mode "RGB"."""
-    return any(
-        operation != _TO_RGB and operation[0] != "copy" for operation in recording.operations
-    )
+    return any(step != _TO_RGB and step[0] != "copy" for step in recording.operations)
 
 
 def _kept_for(recording: Recording, whole: bool) -> KeptPixels | None:
@@ -389,7 +385,7 @@ def _names(operations: Sequence[Operation]) -> list[str]:
     return [name for name, *_ in operations]
 
 
-def _remaining(recording: Recording, kept: KeptPixels) -> Recording:
+def _tail_of(recording: Recording, kept: KeptPixels) -> Recording:
     """The recording of what is left to do to the pixels that are kept."""
     h, w, _ = kept.pixels.shape
     begun = recording.opened._replace(size=(w, h), mode="RGB")

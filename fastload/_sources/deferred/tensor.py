@@ -494,16 +494,14 @@ def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
 def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call ``func`` with the real tensors."""
     wrappers: dict[int, Deferred] = {}
-    result = func(
-        *_real_values(tuple(args), func, wrappers), **_real_values(dict(kwargs), func, wrappers)
-    )
+    result = func(*_real(tuple(args), func, wrappers), **_real(dict(kwargs), func, wrappers))
     # What works in place returns the tensor that it was given, or several.
     if type(result) in (list, tuple):
         return _with_elements(result, [wrappers.get(id(element), element) for element in result])
     return wrappers.get(id(result), result) if isinstance(result, torch.Tensor) else result
 
 
-def _real_values(value: Any, func: Callable[..., Any], wrappers: dict[int, Deferred]) -> Any:
+def _real(value: Any, func: Callable[..., Any], wrappers: dict[int, Deferred]) -> Any:
     """``value`` with real tensors, which ``func`` asks for; ``wrappers`` gets theirs, by their ids.
 
     Not a function within ``_eagerly``: that would be in a circle with itself, which keeps the
@@ -518,9 +516,9 @@ def _real_values(value: Any, func: Callable[..., Any], wrappers: dict[int, Defer
         wrappers[id(real)] = value
         return real
     if isinstance(value, (list, tuple)):
-        return _with_elements(value, [_real_values(element, func, wrappers) for element in value])
+        return _with_elements(value, [_real(element, func, wrappers) for element in value])
     if type(value) is dict:
-        return {key: _real_values(element, func, wrappers) for key, element in value.items()}
+        return {key: _real(element, func, wrappers) for key, element in value.items()}
     return value
 
 

@@ -86,9 +86,7 @@ class filling_rows(TorchFunctionMode):
         shape = _sizes(size)
         if kwargs or shape is None or torch.device(device or torch.empty(0).device) != CPU:
             return None
-        if not any(
-            pending(tensor) and _holds(shape, tensor) for tensor in _tensors_in(self._samples)
-        ):
+        if not any(pending(x) and _holds(shape, x) for x in _tensors_in(self._samples)):
             return None
         return DeferredBatch.blank(shape, dtype or torch.get_default_dtype(), value)
 
@@ -98,7 +96,6 @@ _DEPTH = 3
 
 
 def _tensors_in(samples: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """The tensors in samples."""
     if isinstance(samples, torch.Tensor):
         yield samples
     elif depth >= 0 and isinstance(samples, (tuple, list, dict)):
@@ -502,13 +499,11 @@ def _reshape(tensor: Any, *shape: Any, **kwargs: Any) -> Any:
     """To the shape of an image, or with a dimension of one in front: a view."""
     if not (pending(tensor) or _unsqueezed(tensor)) or kwargs:
         return NotImplemented
-    new_shape = tuple(
-        shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-    )
+    sizes = tuple(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
     image = tensor.shape[-3:]
-    if new_shape == image:
+    if sizes == image:
         return DeferredTensor._of(tensor._memory)
-    return DeferredUnsqueezed._of(tensor._memory) if new_shape == (1, *image) else NotImplemented
+    return DeferredUnsqueezed._of(tensor._memory) if sizes == (1, *image) else NotImplemented
 
 
 def _pad(tensor: Any, pad: Any, mode: Any = "constant", value: Any = None) -> Any:

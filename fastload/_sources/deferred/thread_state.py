@@ -75,7 +75,7 @@ class BatchContext:
         cache: of the images that ``single.py`` decodes; None: there is none.
         checks: whether images are checked where their pixels are needed first, because the batch
             cannot be made again.
-        unchecked: images whose pixels somebody asked for and nobody has made, by ``id``. What is
+        unmade: images whose pixels somebody asked for and nobody has made, by ``id``. What is
             not in the batch in the end is decoded then, as the user's code would have seen what is
             wrong with it. None: nobody will look.
 
@@ -94,11 +94,11 @@ class BatchContext:
         cache: OpenedCache | None = None,
         *,
         checks: bool = False,
-        unchecked: dict[int, Opened] | None = None,
+        unmade: dict[int, Opened] | None = None,
     ) -> None:
         self.cache = cache
         self.checks = checks
-        self.unchecked = unchecked
+        self.unmade = unmade
         self.opened = self.given = self.read = 0
         self.failed = self.over = False
         self.hits = self.misses = 0
@@ -167,14 +167,14 @@ def batch(context: BatchContext) -> Iterator[None]:
         yield
     finally:
         THREAD.batch = before
-        context.unchecked, context.over = None, True
+        context.unmade, context.over = None, True
 
 
 def note_made(opened: Opened) -> None:
     """Note that the pixels of an image were made, so that it is not damaged."""
-    unchecked = THREAD.batch.unchecked
-    if unchecked:
-        unchecked.pop(id(opened), None)
+    unmade = THREAD.batch.unmade
+    if unmade:
+        unmade.pop(id(opened), None)
 
 
 def note_opened() -> None:

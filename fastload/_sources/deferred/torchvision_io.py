@@ -87,8 +87,8 @@ def _read(input: Any, mode: Any, apply_exif_orientation: Any = False) -> torch.T
     batch.opened += 1
     if batch.checks:
         opened = single.checked(opened)
-    if batch.unchecked is not None:
-        batch.unchecked[id(opened)] = opened
+    if batch.unmade is not None:
+        batch.unmade[id(opened)] = opened
     return DeferredTensor(Recording(opened, operations, opened.size, new_mode))
 
 

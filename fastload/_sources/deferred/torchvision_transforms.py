@@ -110,14 +110,12 @@ def two_below(first: int, second: int) -> tuple[int, int]:
     """``torch.randint(0, first, size=(1,)).item()``, then the same with ``second``."""
     product = first * second
     if product >= _OF_32_BITS or not _draws_into_scratch():
-        first_drawn, second_drawn = (
-            torch.randint(0, end, size=(1,)).item() for end in (first, second)
-        )
-        return int(first_drawn), int(second_drawn)
+        drawn, other = (torch.randint(0, end, size=(1,)).item() for end in (first, second))
+        return int(drawn), int(other)
     # A number below ``end`` is the remainder of the random bits, and ``end`` divides ``product``:
     # so one call draws both.
-    first_drawn, second_drawn = _SCRATCH.whole.random_(0, product).tolist()
-    return first_drawn % first, second_drawn % second
+    drawn, other = _SCRATCH.whole.random_(0, product).tolist()
+    return drawn % first, other % second
 
 
 _ENDS: Final = ((1, 1), (1, 2), (9, 9), (33, 1000), (65_535, 4096), (3, _OF_32_BITS // 4))
@@ -129,8 +127,8 @@ def _fills_alike() -> bool:
     ours, theirs = (torch.Generator("cpu").manual_seed(1) for _ in range(2))
     for first, second in _ENDS * 3:
         drawn = torch.empty(2, dtype=torch.int64, device="cpu")
-        first_drawn, second_drawn = drawn.random_(0, first * second, generator=ours).tolist()
-        for end, value in ((first, first_drawn), (second, second_drawn)):
+        low, high = drawn.random_(0, first * second, generator=ours).tolist()
+        for end, value in ((first, low), (second, high)):
             if torch.randint(0, end, (1,), generator=theirs, device="cpu").item() != value % end:
                 return False
         real = torch.empty(1, dtype=torch.float32, device="cpu").uniform_(generator=ours)

@@ -260,9 +260,7 @@ def _warped(
         return None
     around = [0.0, 0.0]
     if center is not None:
-        around = [
-            coordinate - side * 0.5 for coordinate, side in zip(center, memory.size, strict=True)
-        ]
+        around = [x - side * 0.5 for x, side in zip(center, memory.size, strict=True)]
     arguments += (("interpolation", mode), ("fill", levels or None))
     matrix, fused = tuple(inverse(around, *turned)), bool(grid_is_fused(*memory.size))
     return memory.then(("tensor_warp", kernel, arguments, matrix, filter, levels, fused))
@@ -348,9 +346,8 @@ def _to_dtype(transform: Any, memory: Memory, mine: bool) -> Memory | None:
     if type(transform.dtype) is not torch.dtype:  # but a dict of them, by type
         return None
     result = cast(memory, transform.dtype, transform.scale, mine)
-    return (
-        result if mine or result is not memory else None
-    )  # of the same dtype it is another object
+    # Of the same dtype it is another object.
+    return result if mine or result is not memory else None
 
 
 def _resize(transform: Any, memory: Memory, mine: bool) -> Memory | None:

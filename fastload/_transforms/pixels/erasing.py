@@ -51,15 +51,8 @@ class Erase:
     def same_as(self, other: Erase) -> bool:
         """Whether both erase the same for the same random numbers."""
         mine, theirs = (
-            (
-                erase.p,
-                erase.scale,
-                erase.ratio,
-                erase.values.dtype,
-                erase.values.tobytes(),
-                erase.bits,
-            )
-            for erase in (self, other)
+            (each.p, each.scale, each.ratio, each.values.dtype, each.values.tobytes(), each.bits)
+            for each in (self, other)
         )
         return bool(mine == theirs)
 

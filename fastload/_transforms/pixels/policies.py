@@ -123,7 +123,7 @@ def _fill(
     sizes: tuple[Array, Array],
     look: Look,
 ) -> None:
-    """Put ``step`` into slot ``slot`` of the samples ``which``."""
+    """Put ``step`` into the slot of the samples ``which``."""
     if not len(which):
         return
     w, h = (side[which] for side in sizes)

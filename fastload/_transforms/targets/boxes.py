@@ -64,11 +64,9 @@ def move_points(points: Sequence[Array], steps: Sequence[LogEntry]) -> list[Floa
             p[:, 0] *= (step.w / step.before_w)[owner].astype(np.float32)
             p[:, 1] *= (step.h / step.before_h)[owner].astype(np.float32)
         elif isinstance(step, LoggedMirror):
-            mirrored = step.which[owner]
+            rows = step.which[owner]
             axis, side = (1, step.h) if step.vertical else (0, step.w)
-            p[mirrored, axis] = -(
-                p[mirrored, axis] - (side[owner][mirrored] - 1).astype(np.float32)
-            )
+            p[rows, axis] = -(p[rows, axis] - (side[owner][rows] - 1).astype(np.float32))
     moved = np.split(p, np.cumsum(counts)[:-1])
     return [some.reshape(np.shape(was)) for some, was in zip(moved, points, strict=True)]
 
@@ -100,14 +98,14 @@ def _clamp(b: Float, form: str, w: Array, h: Array) -> None:
 
 def _mirror(b: Float, form: str, step: LoggedMirror, owner: Array) -> None:
     axis, sides = (1, step.h) if step.vertical else (0, step.w)
-    mirrored = step.which[owner]
-    side = sides[owner][mirrored].astype(np.float32)
+    rows = step.which[owner]
+    side = sides[owner][rows].astype(np.float32)
     if form == "xyxy":
-        low, high = b[mirrored, axis], b[mirrored, axis + 2]
-        b[mirrored, axis], b[mirrored, axis + 2] = -(high - side), -(low - side)
+        low, high = b[rows, axis], b[rows, axis + 2]
+        b[rows, axis], b[rows, axis + 2] = -(high - side), -(low - side)
     else:
-        start = b[mirrored, axis] + b[mirrored, axis + 2] if form == "xywh" else b[mirrored, axis]
-        b[mirrored, axis] = -(start - side)
+        start = b[rows, axis] + b[rows, axis + 2] if form == "xywh" else b[rows, axis]
+        b[rows, axis] = -(start - side)
 
 
 def _good(b: Float, form: str, step: LoggedSanitize, owner: Array) -> npt.NDArray[np.bool_]:

@@ -225,9 +225,7 @@ class Moving:
                 arrays.append(np.zeros((0, width), np.float32))
         return arrays
 
-    def _labels(
-        self, name: str, kept_boxes: list[npt.NDArray[np.int64]] | None
-    ) -> list[torch.Tensor]:
+    def _labels(self, name: str, kept: list[npt.NDArray[np.int64]] | None) -> list[torch.Tensor]:
         """The labels of the boxes that were kept."""
         labels_of_all = []
         for i, value in enumerate(self._decoded(name)):
@@ -237,11 +235,11 @@ class Moving:
             except (TypeError, ValueError) as error:
                 self._fail(i, name, f"expected a number for each box, got {error}", error)
                 labels = torch.from_numpy(np.zeros(0, np.int64))
-            if kept_boxes is not None and len(labels):
-                if int(kept_boxes[i].max(initial=-1)) >= len(labels):
+            if kept is not None and len(labels):
+                if int(kept[i].max(initial=-1)) >= len(labels):
                     self._fail(i, name, f"expected a label for each box, got {len(labels)} labels")
                 else:
-                    labels = labels[torch.from_numpy(kept_boxes[i])]
+                    labels = labels[torch.from_numpy(kept[i])]
             labels_of_all.append(labels)
         return labels_of_all
 

@@ -142,33 +142,25 @@ class Same:
         return (*values(result), state)
 
 
-def values(result: Any) -> tuple[Any, ...]:
+def values(out: Any) -> tuple[Any, ...]:
     """What can be compared of an image or a tensor, or of several."""
-    if isinstance(result, list):
-        return tuple(map(values, result))
-    if waiting(result):
+    if isinstance(out, list):
+        return tuple(map(values, out))
+    if waiting(out):
         layout = Layout(torch.uint8, contiguous=False)
-        ended = Recording(
-            result._opened, (*result._operations, ("to_image",)), result._size, result._mode
-        )
+        ended = Recording(out._opened, (*out._operations, ("to_image",)), out._size, out._mode)
         pixels = single.tensor(ended, layout, least_pixels=0)
         if pixels is not None:
             levels = pixels.permute(1, 2, 0).numpy()
-            return "image", result._mode, result._size, levels.tobytes()
-        result = result.materialise()
-    if isinstance(result, PIL.Image.Image):
-        return "image", result.mode, result.size, result.tobytes()
-    if isinstance(result, torch.Tensor):
-        kind = getattr(type(result), "stands_for", type(result))
-        result = _in_core(result)
-        return (
-            kind,
-            result.dtype,
-            result.shape,
-            result.stride(),
-            result.contiguous().numpy().tobytes(),
-        )
-    return (result,)
+            return "image", out._mode, out._size, levels.tobytes()
+        out = out.materialise()
+    if isinstance(out, PIL.Image.Image):
+        return "image", out.mode, out.size, out.tobytes()
+    if isinstance(out, torch.Tensor):
+        kind = getattr(type(out), "stands_for", type(out))
+        out = _in_core(out)
+        return kind, out.dtype, out.shape, out.stride(), out.contiguous().numpy().tobytes()
+    return (out,)
 
 
 def _in_core(tensor: Any) -> torch.Tensor:
