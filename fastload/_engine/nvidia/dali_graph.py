@@ -209,14 +209,14 @@ class Graph:
     def _finish_first(self) -> None:
         """Wait for the batch that was started first."""
         work = self._running.popleft()
-        work.failure = self._taken(work)
+        work.failure = self._take_outputs(work)
         if work.failure is not None:
             self._waiting.extendleft(reversed(self._running))
             self._running.clear()
             self._shut()
         _settle(work)
 
-    def _taken(self, work: PipelineBatch) -> BaseException | None:
+    def _take_outputs(self, work: PipelineBatch) -> BaseException | None:
         """Take the outputs of ``work`` from the pipeline; returns why there are none.
 
         The error has no traceback: its frames would keep the spoiled pipeline, with its threads and
@@ -306,7 +306,7 @@ def _pipeline(
         built = _built(build, batch, source)
     except _FAILURES as error:
         raise UsageError(
-            f"DALI {version()} cannot make a pipeline on {_place(build)} "
+            f"DALI {version()} cannot make a pipeline on {_device_name(build)} "
             f"({' '.join(str(error).split())}): a GPU needs a driver that is new enough and free "
             "memory; or leave out engine='dali'"
         ) from error
@@ -323,7 +323,7 @@ def _forget_pipelines() -> None:
     _pipelines.clear()
 
 
-def _place(build: PipelineOptions) -> str:
+def _device_name(build: PipelineOptions) -> str:
     return "the CPU" if build.device_id is None else f"cuda:{build.device_id}"
 
 
