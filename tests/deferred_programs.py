@@ -693,6 +693,9 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x: v1.RandomCrop(7)(x)),
     step(lambda x, t: F.crop(x, *t), t=st.tuples(small, small, positive, positive)),
     step(lambda x, t: F2.crop(x, *t), t=st.tuples(*[st.integers(0, 20)] * 4)),
+    step(
+        lambda x, f: F2.pad(x, 2, fill=f), f=st.sampled_from([None, 0, 7, [255, 0, 9], [3, 3, 3]])
+    ),
     step(lambda x, s: F2.center_crop(x, s), s=st.sampled_from([5, [7, 9], [60, 3]])),
     step(lambda x: F2.vertical_flip(x)),
     step(lambda x, d: x.flip(d), d=st.sampled_from([-1, [-2], (1, 2), 0])),

@@ -22,6 +22,7 @@ from .memory import (
     View,
     bordered,
     channel_order,
+    known_by_equality,
     known_values,
     movable,
 )
@@ -66,25 +67,30 @@ class filling_rows(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        blank = None
-        if func is torch.zeros:
-            blank = self._blank(args, 0.0, **(kwargs or {}))
-        elif func is torch.full:
-            blank = self._full(*args, **(kwargs or {}))
+        blank = self._blank(func, args, dict(kwargs or {}))
         return func(*args, **(kwargs or {})) if blank is None else blank
 
-    def _full(self, size: Any, fill_value: Any, **kwargs: Any) -> DeferredBatch | None:
-        if type(fill_value) is int and kwargs.get("dtype") is None:
-            return None  # integers of 64 bits
-        if type(fill_value) not in (int, float):
+    def _blank(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> DeferredBatch | None:
+        """What ``zeros`` or ``full`` gives, deferred; None: torch gives it, or raises."""
+        size: Any = args
+        value: Any = 0.0
+        if func is torch.full:
+            names = ("size", "fill_value")[len(args) :]
+            size, value, *more = *args, *(kwargs.pop(name, None) for name in names)
+            if more:
+                return None
+        elif func is not torch.zeros:
             return None
-        return self._blank((size,), fill_value, **kwargs)
-
-    def _blank(self, size: Any, value: float, **kwargs: Any) -> DeferredBatch | None:
-        dtype = kwargs.pop("dtype", None)
-        device = kwargs.pop("device", None)
+        elif not args:
+            size = kwargs.pop("size", None)
+        dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
+        long = type(value) is int and dtype is None  # integers of 64 bits
+        if kwargs or long or type(value) not in (int, float):
+            return None
         shape = _sizes(size)
-        if kwargs or shape is None or torch.device(device or torch.empty(0).device) != CPU:
+        if shape is None or torch.device(device or torch.empty(0).device) != CPU:
             return None
         if not any(pending(x) and _holds(shape, x) for x in _tensors_in(self._samples)):
             return None
@@ -103,8 +109,10 @@ def _tensors_in(samples: Any, depth: int = _DEPTH) -> Iterator[Any]:
             yield from _tensors_in(sample, depth - 1)
 
 
-def _sizes(size: Sequence[Any]) -> tuple[int, ...] | None:
+def _sizes(size: Any) -> tuple[int, ...] | None:
     """The shape of a batch of images that ``size`` says, as torch.zeros takes it; None: another."""
+    if not isinstance(size, (tuple, list)):
+        return None
     if len(size) == 1 and isinstance(size[0], (tuple, list)):
         size = size[0]
     if len(size) != _RANK or not all(type(n) is int and n > 0 for n in size):
@@ -223,6 +231,8 @@ def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> H
         if commutes and type(tensor) in (int, float):
             tensor, other = other, tensor
         if not pending(tensor) or kwargs or type(other) not in (int, float):
+            return NotImplemented
+        if not known_by_equality(other):
             return NotImplemented
         dtype = tensor._memory.layout.dtype
         if not dtype.is_floating_point:
@@ -624,6 +634,8 @@ def _alike_in_channels(operation: Operation) -> bool:
     if name == "look_up":
         table = cast(bytes, values[0])
         return table == table[: len(table) // 3] * 3
+    if name == "border_levels":
+        return len(set(cast("tuple[int, ...]", values[-1]))) == 1
     return name not in ("erase", "fill") and name not in LEVEL_OPERATIONS
 
 
@@ -639,10 +651,11 @@ def _get(tensor: Any, index: Any) -> Any:
     if _row_to_fill(tensor):
         row, inner = tensor, index
     elif _to_fill(tensor):
-        row_index, *inner_index = index if type(index) is tuple else (index,)
+        indices = index if type(index) is tuple else (index,)
+        row_index = indices[0] if indices else None
         if type(row_index) is not int or not -len(tensor) <= row_index < len(tensor):
             return NotImplemented
-        row, inner = DeferredRow(tensor, row_index % len(tensor)), tuple(inner_index)
+        row, inner = DeferredRow(tensor, row_index % len(tensor)), indices[1:]
     else:
         return NotImplemented
     box = _box(inner, row.shape)

@@ -291,6 +291,23 @@ def test_whatever_makes_it_has_torchs_bits(photos: list[Path], name: str, mode: 
         assert_bits(found, expected)
 
 
+class Divided(torch.utils.data.Dataset[torch.Tensor]):
+    """By zeros, of which every other one is negative."""
+
+    def __init__(self, photos: list[Path]) -> None:
+        self.photos = photos
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return F.to_tensor(opened(self.photos[0]))[:, :9, :9] / (0.0 if i % 2 else -0.0)
+
+
+def test_zeros_of_two_signs_are_two_numbers(photos: list[Path]) -> None:
+    side_by_side(Divided(photos), batch_size=4)
+
+
 @pytest.mark.parametrize("value", [1e39, 10**400, "x", None, 1 + 2j, torch.ones(4)])
 def test_what_torch_refuses_it_refuses_here(photos: list[Path], value: Any) -> None:
     outcomes = []

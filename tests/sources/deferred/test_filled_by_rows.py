@@ -82,6 +82,14 @@ def with_rows_to_spare(samples: Samples) -> Any:
     return batch, batch[1], batch[0]
 
 
+def by_keyword(samples: Samples) -> Any:
+    """Keywords, where others have none, and an index that takes all."""
+    batch = torch.zeros(size=(len(samples), *samples[0][0].shape))
+    for row, (image, _) in zip(batch[()], samples, strict=True):
+        row.copy_(image)
+    return batch
+
+
 def changed_meanwhile(samples: Samples) -> Any:
     """Values are asked for before the last row is there; an image changes after its copy."""
     batch = samples[0][0].new_zeros((len(samples), *samples[0][0].shape))
@@ -112,6 +120,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         (assigned, BYTES, 0),
         (assigned, FLOATS, 2),
         (with_rows_to_spare, FLOATS, 0),
+        (by_keyword, FLOATS, 0),
         (changed_meanwhile, FLOATS, 0),
         (changed_meanwhile, FLOATS, 2),
     ],
@@ -144,9 +153,25 @@ def test_zeros_of_other_sizes_are_torchs(photos: list[Path]) -> None:
                 torch.zeros(0, 3, 48, 48),
                 torch.zeros((4, 3, 48, 48), requires_grad=True),
                 torch.zeros((4, 3, 48, 48), device="meta"),
+                torch.full((4, 3, 48, 48), 1),
             ):
                 assert type(made) is torch.Tensor
-            assert isinstance(torch.zeros(4, 3, 48, 48)[1], DeferredRow)
+            for made in (
+                torch.zeros(4, 3, 48, 48),
+                torch.zeros(size=(4, 3, 48, 48)),
+                torch.full((4, 3, 48, 48), fill_value=0.5),
+                torch.full(size=(4, 3, 48, 48), fill_value=0.5),
+            ):
+                assert isinstance(made[1], DeferredRow)
+            for wrong in (
+                lambda: torch.zeros((4, 3, 48, 48), size=(4, 3, 48, 48)),
+                lambda: torch.zeros((4, 3, 48, 48), value=0.5),
+                lambda: torch.full((4, 3, 48, 48)),
+                lambda: torch.full((4, 3, 48, 48), 0.5, 0.5),
+            ):
+                with pytest.raises(TypeError, match=r"^(zeros|full)\("):
+                    wrong()
+            assert torch.equal(torch.zeros(4, 3, 48, 48)[()], torch.zeros((4, 3, 48, 48), out=None))
         with torch.device("meta"), filling_rows([(image, label)]):
             assert torch.zeros(4, 3, 48, 48).device.type == "meta"
         assert type(torch.zeros(4, 3, 48, 48)) is torch.Tensor

@@ -656,6 +656,7 @@ def test_what_only_torch_computes_stays_torchs(photos: list[Path]) -> None:
         lambda x: F2.pad(x, [-1, 2, 3, 4]),
         lambda x: F2.pad(x, 3, padding_mode="reflect"),
         lambda x: F2.pad(x, 3, fill=[1, 2, 3]),
+        lambda x: F2.pad(x, 3, fill=[1, 2, 3])[[2, 1, 0]],
         lambda x: F.pad(x, 3, padding_mode="edge"),
         lambda x: F2.normalize(F2.pad(x / 255, 3), [0.5], [0.2])[:, 5:],
         lambda x: F2.adjust_brightness(x, 2),
