@@ -83,17 +83,10 @@ class _File:
     def __len__(self) -> int:
         return len(self.begin)
 
-    def names(self) -> dict[bytes, None]:
-        names: dict[bytes, None] = {}
-        for row in range(min(_SAMPLED, len(self))):
-            begin = int(self.begin[row])
-            try:
-                for name, _, _, _ in _example.features(
-                    self.data, begin, begin + int(self.length[row])
-                ):
-                    names.setdefault(name)
-            except (ValueError, IndexError) as error:
-                raise self._broken(row) from error
+    def names(self) -> list[bytes]:
+        broken, names = _example.names(self.data, self.begin[:_SAMPLED], self.length[:_SAMPLED])
+        if broken >= 0:
+            raise self._broken(broken)
         return names
 
     def find(self, names: Sequence[bytes], found: _example.FeaturePlaces) -> None:
@@ -117,7 +110,7 @@ class _File:
 def _names(files: Sequence[_File]) -> list[bytes]:
     names: dict[bytes, None] = {}
     for file in files:
-        names |= file.names()
+        names |= dict.fromkeys(file.names())
     if len(names) > _MAX_FEATURES:
         raise StoreError(
             f"expected examples of at most {_MAX_FEATURES} features, found {len(names)}",
@@ -197,9 +190,6 @@ class _Scan:
         single &= self._found.count[:, column] == 1
         return single
 
-    def _data(self, row: int) -> Mapped:
-        return self._parts[int(self._file[row])].data
-
     def _bytes(self, column: int, rows: Sequence[int] | np.ndarray) -> list[bytes]:
         """The values of a feature with one value in each of ``rows``."""
         features, parts = self._found, self._parts
@@ -220,22 +210,17 @@ class _Scan:
             return None
         kind = int(present[0])
         if bool((count == 1).all()):
-            first = features.first[:, column]
-            floats: np.ndarray = first.astype(np.uint32).view(np.float32)
-            return floats if kind == _example.FLOAT else first
-        rows = [
-            _example.numbers(self._data(row), kind, at, at + nbytes) if here else ()
-            for row, (here, at, nbytes) in enumerate(
-                zip(
-                    features.kind[:, column].tolist(),
-                    features.offset[:, column].tolist(),
-                    features.nbytes[:, column].tolist(),
-                )
-            )
-        ]
+            return _example.as_numbers(features.first[:, column], kind)
+        ends = np.cumsum(count, dtype=np.int64)
+        parts = []
+        for file, first in zip(self._parts, self._first.tolist()):
+            rows = slice(first, first + len(file))
+            places = features.offset[rows, column], features.nbytes[rows, column]
+            parts.append(_example.numbers(file.data, kind, *places, int(count[rows].sum())))
+        values = np.concatenate(parts)
         if bool((count == count[0]).all()):
-            return np.stack([np.asarray(row) for row in rows])
-        return [list(map(float if kind == _example.FLOAT else int, row)) for row in rows]
+            return values.reshape(len(count), -1)
+        return [row.tolist() for row in np.split(values, ends[:-1])]
 
     def _labels(self) -> np.ndarray | None:
         column = self._column(*_LABELS)
