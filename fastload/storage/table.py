@@ -101,7 +101,6 @@ class Table(RecordColumns):
 
     def checked(self) -> Table:
         """This table with fingerprints, if every column is there, as described, and in its file."""
-        self.sums.demand(self)
         prints = self.fingerprints
         prints = [fingerprint(path) for path in self.files] if prints is None else prints
         count = len(self)

@@ -18,7 +18,7 @@ from ...errors import StoreError
 from .._column_reader import ColumnReader, checked_labels
 from .._columns import Columns, field_arrays
 from .._fields import Blobs, DeferredStrings, Field
-from .._sums import Sums, demand
+from .._sums import Sums
 from ..base import RAW
 from ..table import Table, constant
 
@@ -196,7 +196,14 @@ class StoreHeader:
                 f"expected the header of a fastload-{name} store, found {error}: pack it again",
                 path=path,
             ) from error
-        demand(listed, has, path)
+        lost = [name for name in listed if not has(name)]
+        if lost:
+            raise StoreError(
+                f"expected the {'columns' if lost[1:] else 'column'} "
+                f"{', '.join(map(repr, lost))} that the store was written with, found none: "
+                "deleted or renamed since; copy the store from an intact copy, or pack it again",
+                path=path,
+            )
         return cls(metadata, fields, sums)
 
 
