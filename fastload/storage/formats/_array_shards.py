@@ -76,7 +76,8 @@ class ShardedWriter(PartialWriter):
         self._made, self._sharding = made, sharding
         self._suffix = os.path.splitext(path)[1]
         self._shard: ArrayWriter | None = None
-        begun = {"format": f"fastload-shards{self._suffix}", **sharding.settings()}
+        begun = {"format": f"fastload-shards{self._suffix}", "version": made.version}
+        begun |= sharding.settings()
         self._number = 0  # of the shard that the next record goes to, unless it is full
         self._filled = 0  # bytes in it
         super().__init__(path, begun, mark=sidecar_of(path), **options)
@@ -144,7 +145,6 @@ class ShardedWriter(PartialWriter):
         """Does nothing: finished shards are durable, an interrupted one is written anew."""
 
     def commit(self) -> None:
-        """Finish the shards, write the manifest, and give all their names."""
         self._finish_shard()
         filled = self._finished()
         count = self._sharding.shards or max(filled, default=0) + 1
