@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import _native
 from ..errors import StoreError, UsageError
-from ._columns import Columns, join
+from ._columns import Columns, RecordColumns, join
 from ._crc import crc32c
 from ._durable import write_all
 from ._fields import encode_text
@@ -42,6 +42,7 @@ _MARK_NBYTES = 1024  # at the start of a file, where marks lie
 # Written without a sync, so lost by a kill: a second of a slow disk.
 _SYNC_NBYTES = 64 << 20
 _WRITEBACK_NBYTES = 4 << 20  # writeback is started for this much at a time
+_COLUMNS = dataclasses.fields(RecordColumns)
 
 
 def read_stream(
@@ -298,7 +299,6 @@ class StreamWriter(PartialWriter):
             os.close(self._open.popitem()[1])
 
     def commit(self) -> None:
-        """Finish the data files, write the sidecar, and rename all of them."""
         self.sync()
         columns = join(self._partial.chunks, labelled=bool(self._classes))
         assert columns.places is not None  # every chunk has them
@@ -325,15 +325,9 @@ class StreamWriter(PartialWriter):
                 files=paths,
                 file=columns.places[:, 0].astype(np.int32),
                 offset=np.ascontiguousarray(columns.places[:, 2]),
-                nbytes=columns.nbytes,
-                keys=columns.keys,
-                labels=columns.labels,
-                sizes=columns.sizes,
-                kinds=columns.kinds,
-                crc32c=columns.crc32c,
-                fields=columns.fields,
                 classes=self._classes,
                 metadata=self._metadata,
+                **{field.name: getattr(columns, field.name) for field in _COLUMNS},
             ).checked()  # before the store gets its name
             write_sidecar(self._partial.file("sidecar"), table, names)
             sidecar = ("sidecar", sidecar_of(self.path))

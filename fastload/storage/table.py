@@ -332,7 +332,6 @@ class TableStore(Store):
         return values
 
     def close(self) -> None:
-        """Release the table; it is read again when the store is used again."""
         self._loaded = self._probed = None
 
     def __getstate__(self) -> dict[str, Any]:

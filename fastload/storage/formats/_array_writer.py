@@ -68,11 +68,8 @@ class ArrayWriter(PartialWriter):
         self._columns.append(columns)
 
     def _one_size(self, columns: Columns) -> tuple[int, int]:
-        width, height = self._size or columns.sizes[0].tolist()
-        other = np.flatnonzero((columns.sizes != (width, height)).any(axis=1))
-        if len(other):
-            at = int(other[0])
-            raise UsageError(different_sizes(self.path, (width, height), columns.sizes[at]))
+        check_one_size(self.path, (self._columns or [columns])[0], columns)
+        width, height = columns.sizes[0].tolist()
         nbytes = width * height * 3
         wrong = np.flatnonzero(columns.nbytes != nbytes)
         if len(wrong) or min(width, height) < 1:
@@ -99,7 +96,6 @@ class ArrayWriter(PartialWriter):
         }
 
     def commit(self) -> None:
-        """Write the columns, check that the store opens, and give it its name."""
         columns = join(self._columns, labelled=bool(self._classes))
         self._sums = sums_of(columns, self._classes)
         with self._writing():
@@ -139,16 +135,12 @@ def check_one_size(path: str, first: RecordColumns, other: RecordColumns) -> Non
     assert first.sizes is not None and other.sizes is not None  # as looked at above
     differing = np.flatnonzero((other.sizes != first.sizes[0]).any(axis=1))
     if len(differing):
-        raise UsageError(different_sizes(path, first.sizes[0], other.sizes[differing[0]]))
-
-
-def different_sizes(path: str, first: Sequence[int], other: Sequence[int]) -> str:
-    """The message for images that differ in size."""
-    return (
-        f"expected images of one size for the raw pixels of {os.path.basename(path)!r}, found "
-        f"{first[0]} x {first[1]} and {other[0]} x {other[1]} pixels: give "
-        "resize='224x224', or pack into .lmdb, which holds any sizes"
-    )
+        found = [f"{w} x {h}" for w, h in (first.sizes[0], other.sizes[differing[0]])]
+        raise UsageError(
+            f"expected images of one size for the raw pixels of {os.path.basename(path)!r}, found "
+            f"{' and '.join(found)} pixels: give resize='224x224', or pack into .lmdb, which holds "
+            "any sizes"
+        )
 
 
 def _check_name(name: str) -> None:

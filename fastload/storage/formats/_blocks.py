@@ -110,7 +110,8 @@ class BlockArrayWriter(ArrayWriter):
             self._end_block(self._block)
         root = self._partial.file("data")
         self._describe(root, columns, (len(columns), *self._shape))
-        sync_folders(root)
+        for folder, _, _ in os.walk(root):  # files were synced when they were written
+            sync(folder)
         return "data"
 
     def _release(self) -> None:
@@ -133,12 +134,6 @@ class BlockArrayWriter(ArrayWriter):
     @abc.abstractmethod
     def _describe(self, root: str, columns: Columns, shape: tuple[int, int, int, int]) -> None:
         """Write the description of images of ``shape`` in the blocks, and all columns."""
-
-
-def sync_folders(path: str) -> None:
-    """Sync every folder of a finished tree, whose files were synced when they were written."""
-    for root, _, _ in os.walk(path):
-        sync(root)
 
 
 def _file_print(path: str) -> tuple[int, int, int]:

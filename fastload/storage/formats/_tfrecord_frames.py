@@ -9,6 +9,7 @@ Source: tensorflow's ``tensorflow/core/lib/io/record_writer.h``; the mask is tha
 from __future__ import annotations
 
 import struct
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,11 +20,12 @@ from .._mapped import Mapped
 HEAD, TAIL = 12, 4  # bytes before and after the data of a record
 
 _LENGTH = struct.Struct("<Q")
+_Crc = TypeVar("_Crc", int, np.ndarray)
 _CHUNK = 1 << 16  # records whose lengths are checked together: arrays that stay in the cache
 
 
-def masked(crc: int) -> int:
-    """A CRC32C as TFRecord stores it."""
+def masked(crc: _Crc) -> _Crc:
+    """A CRC32C, or an array of these, as TFRecord stores it."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -105,7 +107,6 @@ def _check_lengths(data: Mapped, begin: np.ndarray, first: int, path: str) -> No
         return
     heads = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), HEAD)[begin]
     crc = crc32c_blocks(np.ascontiguousarray(heads[:, :8]).data, 8)
-    expected = (crc >> 15 | crc << 17) + np.uint32(0xA282EAD8)
-    wrong = np.flatnonzero(np.ascontiguousarray(heads[:, 8:]).view("<u4")[:, 0] != expected)
+    wrong = np.flatnonzero(np.ascontiguousarray(heads[:, 8:]).view("<u4")[:, 0] != masked(crc))
     if len(wrong):
         raise _damaged(int(begin[wrong[0]]), first + int(wrong[0]), path)

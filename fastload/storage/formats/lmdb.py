@@ -204,10 +204,9 @@ class _ColumnValues:
     def __init__(self, pages: Pages, tree: Tree) -> None:
         self._pages = pages
         entries = pages.walk(tree)
-        keys = zip(entries.key.tolist(), entries.key_nbytes.tolist())
-        names = [pages.bytes[at : at + nbytes].tobytes() for at, nbytes in keys]
+        names = [name.decode("utf-8", "replace") for name in pages.keys(entries)]
         places = zip(entries.offset.tolist(), entries.nbytes.tolist())
-        self.places = {name.decode("utf-8", "replace"): place for name, place in zip(names, places)}
+        self.places = dict(zip(names, places))
 
     def get(self, name: str) -> np.ndarray | None:
         """uint8 (bytes,); None if there is no such column."""

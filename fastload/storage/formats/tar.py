@@ -446,7 +446,6 @@ class TarWriter(StreamWriter):
         return f"{stem}-{number:06d}{suffix}"
 
     def trailer(self) -> bytes:
-        """Two blocks of zeros."""
         return bytes(2 * BLOCK)
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:

@@ -419,15 +419,11 @@ class RemoteStore(WrappedStore):
             # Nothing is fetched or evicted where all is there and stays: then to hold the records
             # is enough, which are a small part of their blocks.
             if blocks and not (here.cache.fits and file.has(cells)):
-                cells = cells_of(*self._in_blocks(number, spans.offset[mine]))
+                begin, end = self._blocks(number)
+                wanted = np.unique(spans.offset[mine] // BLOCK_NBYTES)
+                cells = cells_of(begin[wanted], end[wanted] - begin[wanted])
             ranges.append((file, cells))
         return ranges
-
-    def _in_blocks(self, number: int, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the blocks begin that have records at ``offset`` of a file, and their bytes."""
-        begin, end = self._blocks(number)
-        wanted = np.unique(offset // BLOCK_NBYTES)
-        return begin[wanted], end[wanted] - begin[wanted]
 
     def _blocks(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Where each block of a file begins and ends, int64 (blocks,), both.
