@@ -352,11 +352,15 @@ class RemoteStore(WrappedStore):
     def _renamed(self, error: DataError) -> DataError:
         """``error`` and its causes, with the object's name in the place of its cache file's."""
         shown, cause = self._shown_path(error.path), error.__cause__
+        message = error.message
+        if self._attached is not None:
+            mirror = os.path.join(self._attached.mirror.folder, "")
+            message = message.replace(mirror, self._url.sibling("").shown)
         if isinstance(cause, DataError):
             cause = self._renamed(cause)
-        if shown == error.path and cause is error.__cause__:
+        if (shown, message) == (error.path, error.message) and cause is error.__cause__:
             return error
-        renamed = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
+        renamed = type(error)(message, path=shown, record=error.record, offset=error.offset)
         renamed.__cause__ = cause
         return renamed.with_traceback(error.__traceback__)
 
