@@ -21,8 +21,8 @@ from ..storage import open_store
 from ..storage._crc import crc32c
 from ..storage._mapped import Mapped, TruncationWatch, map_file
 from ..storage._read import fetched_ahead, read_each, where_of
+from ..storage._spans import Held
 from ..storage.base import Store
-from ..storage.held import Held
 from ..storage.table import Framing, TableStore
 
 # Bytes read at a time: enough for the full speed of a disk, little memory.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from ...errors import StoreError
-from .._column_reader import ColumnReader, checked_classes
 from .._columns import Columns
 from .._durable import sync, write_all
 from .._fields import Blobs, numbered_keys
@@ -22,7 +21,17 @@ from .._shards import Sharding
 from .._writer import WriterOptions
 from ..table import Indirect, Table, constant
 from ._array_writer import ArrayWriter
-from ._image_table import CLASSES, LABELS, Axes, StoreHeader, first_of, image_table, least_stored
+from ._image_table import (
+    CLASSES,
+    LABELS,
+    Axes,
+    ColumnReader,
+    StoreHeader,
+    checked_classes,
+    first_of,
+    image_table,
+    least_stored,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

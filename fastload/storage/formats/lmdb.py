@@ -20,7 +20,6 @@ import numpy as np
 
 from ...errors import StoreError, StoreNotFoundError, UsageError, needed
 from .. import _columns
-from .._column_reader import ColumnReader, checked_classes
 from .._crc import crc32c
 from .._fields import is_label_dtype
 from .._nearby import nothing_at
@@ -29,7 +28,7 @@ from .._writer import PartialWriter, WriterOptions
 from ..base import Batch, Fetch, Spans
 from ..registry import Format
 from ..table import Table, TableStore, constant
-from ._image_table import StoreHeader
+from ._image_table import ColumnReader, StoreHeader, checked_classes
 from ._lmdb_pages import Need, Pages, Tree
 
 if TYPE_CHECKING:

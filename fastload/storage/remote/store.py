@@ -17,9 +17,9 @@ from ..._base.fork_lock import ForkLock
 from ...errors import DataError, StoreError, StoreNotFoundError, UsageError
 from .._crc import crc32c
 from .._sidecar import SUFFIX, are_of_one, listed_in
+from .._spans import CLEAR, Held, fetched_again
 from ..base import BLOCK_NBYTES, Located, Spans, Store
 from ..column_options import DEFAULT, ColumnOptions
-from ..held import CLEAR, Held, fetched_again
 from ..registry import Format, find_format, known_suffixes
 from ..table import TableStore
 from ..wrapped import WrappedStore
