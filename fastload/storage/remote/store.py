@@ -506,10 +506,6 @@ class RemoteStore(WrappedStore):
         """URL, size and tag of each object: equal only for equal content."""
         return [(what.url.shown, what.nbytes, what.tag) for what in self._objects.values()]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(what.nbytes for what in self._objects.values())
-
     # --- columns ----------------------------------------------------------------------------------
 
     def check_whole(self) -> None:
