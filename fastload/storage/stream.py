@@ -148,11 +148,6 @@ class StreamWriter(PartialWriter):
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The bytes before and the bytes after each record; ``first`` is the index of the first."""
 
-    def data_crcs(self, batch: Batch) -> Sequence[int]:
-        """CRC32C of ``batch.data``, which a format may have replaced by other bytes."""
-        sums: list[int] = batch.crc32c.tolist()
-        return sums
-
     def trailer(self) -> bytes:
         """The last bytes of every data file."""
         return b""
@@ -240,7 +235,7 @@ class StreamWriter(PartialWriter):
         lengths = heads + columns.nbytes + np.fromiter(map(len, after), np.int64, len(after))
         begin = np.empty(len(lengths), np.int64)
         numbers = self._assign(len(self), lengths, begin)
-        sums = [_frame_sum(*parts) for parts in zip(before, self.data_crcs(batch), after)]
+        sums = [_frame_sum(*parts) for parts in zip(before, batch.crc32c.tolist(), after)]
         places = np.stack([numbers, begin, begin + heads, begin + lengths, sums], axis=1)
         with self._writing():
             for number in sorted(set(numbers.tolist())):  # np.unique takes 50 ms when first used
