@@ -394,6 +394,7 @@ class RecordIOWriter(StreamWriter):
     """Writes RecordIO files, each with its .idx and .lst."""
 
     format = NAME
+    _listed = 0  # records in the .lst files so far
 
     def _add(self, batch: Batch, columns: Columns) -> None:
         headers = self._headers(self.next_index, batch)
@@ -456,7 +457,10 @@ class RecordIOWriter(StreamWriter):
         """.idx: id, offset. .lst: id, labels, key. Columns are separated by tabs."""
         assert records.places is not None  # a stream's records have them
         stem = os.path.splitext(name)[0]
-        numbers = self._ids(records)
+        # The files' records come in order, so these are their indices in the store.
+        first = self._listed + (0 if self._apart is None else self._apart.first)
+        self._listed += len(records)
+        numbers = range(first, first + len(records))
         begin = records.places[:, 1].tolist()
         index = [b"%d\t%d\n" % line for line in zip(numbers, begin)]
         labels = np.zeros(len(records)) if records.labels is None else records.labels
@@ -467,14 +471,6 @@ class RecordIOWriter(StreamWriter):
             for number, row, key in zip(numbers, rows, keys)
         ]
         return {f"{stem}.idx": b"".join(index), f"{stem}.lst": b"".join(lines)}
-
-    def _ids(self, records: Columns) -> range:
-        """Indices in the store of the records of one file; called for the files in order."""
-        first = self._listed + (0 if self._apart is None else self._apart.first)
-        self._listed += len(records)
-        return range(first, first + len(records))
-
-    _listed = 0
 
 
 def _one_line(key: bytes) -> bytes:
