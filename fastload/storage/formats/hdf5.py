@@ -395,12 +395,7 @@ class Hdf5Writer(ArrayWriter):
     def _begin(self) -> None:
         data = self._partial.file("data")
         if self._compression is None:
-            # The offset of the first dataset in a file. See Note [Writing contiguous data ...].
-            probe = self._partial.file("probe")
-            offset = _create(probe, "bytes", (1,), {})
-            os.unlink(probe)
-            assert offset is not None  # it has a byte
-            self._at = offset
+            self._at = self._first_offset()
             self._file = open(data, "wb", buffering=0)
             return
         self._file = _library().File(data, "w", libver=("earliest", "v110"))
@@ -411,6 +406,14 @@ class Hdf5Writer(ArrayWriter):
             "images" if self._raw else "bytes", (0, *item), np.uint8, maxshape=(None, *item),
             chunks=(many, *item), compression=self._compression, shuffle=False,
         )  # fmt: skip
+
+    def _first_offset(self) -> int:
+        """The offset of the first dataset in a file. See Note [Writing contiguous data ...]."""
+        probe = self._partial.file("probe")
+        offset = _create(probe, "bytes", (1,), {})
+        os.unlink(probe)
+        assert offset is not None  # it has a byte
+        return offset
 
     def _write(self, data: Sequence[bytes | memoryview]) -> None:
         if self._compression is None:
