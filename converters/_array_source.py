@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import DataError, StoreError, StoreNotFoundError
 from ..storage import RAW
-from ..storage._packable import CIFAR, CIFAR_FOLDERS, CIFAR_TARS, IDX
+from ..storage._not_store import CIFAR, CIFAR_FOLDERS, CIFAR_TARS, IDX
 from ._source import LabelsAndFields, PackSource, Sample
 
 _MAX_NBYTES = 1 << 32  # of such a file, decompressed

@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..storage import Store, open_store
 from ..storage._column_store import ColumnStore
 from ..storage._local import is_url
-from ..storage._packable import LISTS
+from ..storage._not_store import LISTS
 from ..storage.arrow import ArrowStore
 from ..storage.folder import FolderStore
 from ._annotations import annotated, is_annotations

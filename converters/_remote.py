@@ -28,7 +28,7 @@ from ..errors import (
 )
 from ..storage import find_by_suffix, open_store
 from ..storage._durable import remove
-from ..storage._packable import LISTS, is_packable
+from ..storage._not_store import LISTS, is_packable
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ..storage._sidecar import is_manifest
 from ..storage.folder import is_image

@@ -14,8 +14,7 @@ from ..errors import ChecksumError, DataError, StoreError, UsageError
 from ..storage import Store
 from ..storage._column_store import ColumnStore
 from ..storage._crc import crc32c
-from ..storage._decoded import decoded
-from ..storage._read import fetched_ahead, read_each, where_of
+from ..storage._read import decoded, fetched_ahead, read_each, where_of
 from ..storage.base import TURNED
 from ..storage.concat import ConcatStore
 from ..storage.folder import FolderStore

@@ -38,8 +38,8 @@ from .._transforms.geometry.draws import Numbers
 from .._transforms.plan import Plan, Views
 from ..errors import DataError, DecodeError
 from ..storage._read import Where, read_records, where_of
+from ..storage._spans import fetched_again
 from ..storage.base import UNSIZED, Spans, Store
-from ..storage.held import fetched_again
 
 if TYPE_CHECKING:  # most batches are images alone
     from .._transforms.targets.moving import Moving

@@ -99,7 +99,7 @@ class _Dali(EngineKind):
         return dali_graph.missing() if dali_graph.absent() else None
 
     def refusal(self, store: Store, plan: Plan | Views) -> str | None:
-        from ..storage.tensors import gathers
+        from ..storage.memory import gathers
 
         if gathers(store):
             return "rows of tensors are not decoded"
@@ -126,7 +126,7 @@ def chosen(store: Store) -> EngineKind:
 
     Raises MissingDependencyError if it is not available here.
     """
-    from ..storage.tensors import gathers
+    from ..storage.memory import gathers
 
     if gathers(store):
         return ROWS

@@ -14,7 +14,7 @@ from .._transforms.geometry.draws import Numbers
 from .._transforms.plan import Plan, Views
 from ..errors import DataError
 from ..storage.base import Store
-from ..storage.tensors import Rows
+from ..storage.memory import Rows
 from .base import BatchEngine, Ticket
 from .image_engine import EngineOptions
 

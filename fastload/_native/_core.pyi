@@ -533,6 +533,23 @@ def find_features(
     message, or -1.
     """
 
+def feature_names(
+    data: Buffer, offset: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]
+) -> tuple[int, list[bytes]]:
+    """The first of n examples that is not a valid message, or -1; the names of their features."""
+
+def feature_numbers(
+    data: Buffer,
+    kind: int,
+    offset: npt.NDArray[np.int64],
+    nbytes: npt.NDArray[np.int64],
+    numbers: npt.NDArray[np.int64],
+) -> bool:
+    """The numbers of n lists of this kind, one list after the other; of a float its 32 bits.
+
+    Whether there are as many as ``numbers`` holds.
+    """
+
 def find_datums(
     data: Buffer,
     offset: npt.NDArray[np.int64],

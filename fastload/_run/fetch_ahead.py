@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import DataError
+from ..storage._spans import Held
 from ..storage.base import Store
-from ..storage.held import Held
 from .order import Batches
 
 # Enough for a link of 1 GB/s and a latency of 100 ms, twice.

@@ -97,7 +97,7 @@ def annotations_of(
 def _values(store: Store, name: str, records: np.ndarray) -> torch.Tensor | list[Any]:
     if name == "key" and name not in store.fields:
         return list(store.keys(records))
-    from ..storage._decoded import check_decoded
+    from ..storage._read import check_decoded
 
     values = check_decoded(store, name, records)
     return torch.from_numpy(values) if isinstance(values, np.ndarray) else values

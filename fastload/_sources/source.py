@@ -24,7 +24,7 @@ from .._transforms.plan import Plan, Views
 from ..errors import UsageError
 from ..hints import CheckCrc
 from ..storage.base import Store
-from ..storage.tensors import Rows, TensorStore
+from ..storage.memory import Rows, TensorStore
 from . import arrays, huggingface
 from .kinds import ArrayDataset, ImageFolder, is_array_dataset, is_image_folder, unreadable_type
 from .mix import COMPONENT, MixDataset

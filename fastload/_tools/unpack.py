@@ -21,12 +21,11 @@ from .._engine.pillow import dct_to_jpeg, image_of
 from ..errors import ChecksumError, StoreError, UsageError
 from ..storage import open_store
 from ..storage._crc import crc32c
-from ..storage._decoded import check_decoded
 from ..storage._durable import sync
 from ..storage._fields import encode_json
 from ..storage._local import local_path
 from ..storage._probe import image_format
-from ..storage._read import fetched_ahead, where_of
+from ..storage._read import check_decoded, fetched_ahead, where_of
 from ..storage.base import DCT, RAW, Store
 
 LIST = "records.jsonl"  # labels and fields, in the folder of the images

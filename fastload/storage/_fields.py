@@ -118,9 +118,6 @@ class Strings(abc.ABC):
     """n byte strings."""
 
     @abc.abstractmethod
-    def __len__(self) -> int: ...
-
-    @abc.abstractmethod
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
         """The strings ``indices`` (int64, in range)."""
 
@@ -148,9 +145,6 @@ class Blobs(Strings):
 
     data: np.ndarray
     ends: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.ends)
 
     def whole(self) -> Blobs:
         return self
@@ -208,9 +202,6 @@ class DeferredStrings(Strings):
         self._count, self._read, self._path = count, read, path
         self._version = _version(path)
         self._strings: Blobs | None = None
-
-    def __len__(self) -> int:
-        return self._count
 
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
         return self.whole().take(indices, path)

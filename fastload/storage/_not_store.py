@@ -1,14 +1,36 @@
-"""What to type next where a file is no store: how to make one of it."""
+"""Files that are no store: which of them ``pack`` reads, and what to type next.
+
+``pack`` reads lists, and MNIST's and CIFAR's files, which it knows by their names.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 
 from ..errors import type_next
 from ._mapped import compressed_by
-from ._packable import is_packable
 from .folder import is_image
+
+LISTS = (".csv", ".tsv", ".jsonl", ".ndjson")
+IDX = re.compile(r"(.*)images[.-]idx3-ubyte(\.gz)?$")
+CIFAR = re.compile(r"(data_batch(_\d)?(\.bin)?|test_batch(\.bin)?|(train|test)(\.bin)?)$")
+CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python",
+                 "cifar-100-binary")  # fmt: skip
+CIFAR_TARS = ("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz", "cifar-100-python.tar.gz",
+              "cifar-100-binary.tar.gz")  # fmt: skip
+
+
+def is_packable(path: str) -> bool:
+    """Whether ``pack`` reads the file ``path``, which is no store."""
+    above, name = os.path.split(path)
+    return (
+        name.endswith(LISTS)
+        or IDX.match(name) is not None
+        or name in CIFAR_TARS
+        or (os.path.basename(above) in CIFAR_FOLDERS and CIFAR.match(name) is not None)
+    )
 
 
 def no_store(path: str) -> str:

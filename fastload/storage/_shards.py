@@ -7,14 +7,15 @@ import dataclasses
 import glob
 import os
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
+from .._printable import without_credentials
 from ..errors import StoreError, StoreNotFoundError, UsageError
 from ._nearby import nothing_at
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_NUMBERED = re.compile(r"-(\d+)-of-(\d+)(\.[^.]*)$")
 _MAX_FILES = 1_000_000
 
 
@@ -157,12 +158,18 @@ def _numbered(path: str) -> list[str]:
     stem, suffix = os.path.splitext(path)
     if os.path.isdir(path + ".partial"):
         return []
-    paths = glob.glob(f"{glob.escape(stem)}-*-of-*{glob.escape(suffix)}")
-    matches = [match for name in sorted(paths) if (match := _NUMBERED.search(name)) is not None]
-    matches = [match for match in matches if match.string[: match.start()] == stem]
-    if not matches:
+    return whole_set(glob.glob(f"{glob.escape(stem)}-*-of-*{glob.escape(suffix)}"), stem, suffix)
+
+
+def whole_set(names: Iterable[str], stem: str, suffix: str) -> list[str]:
+    """All shards of the set that some of ``names`` are of, in order; empty if none is."""
+    numbered = re.compile(rf"{re.escape(stem)}-(\d+)-of-(\d+){re.escape(suffix)}")
+    match = next(filter(None, map(numbered.fullmatch, sorted(names))), None)
+    if match is None:
         return []
-    number, count = len(matches[0][1]), matches[0][2]
+    digits, count = len(match[1]), match[2]
     if int(count) > _MAX_FILES:
-        raise StoreError(f"expected a set of up to {_MAX_FILES} files", path=matches[0].string)
-    return [f"{stem}-{i:0{number}d}-of-{count}{suffix}" for i in range(int(count))]
+        raise StoreError(
+            f"expected a set of up to {_MAX_FILES} files", path=without_credentials(match.string)
+        )
+    return [f"{stem}-{i:0{digits}d}-of-{count}{suffix}" for i in range(int(count))]

@@ -1,15 +1,17 @@
-"""Where records lie, and what their bytes are: what an engine has to know, whatever store it is."""
+"""Where records lie, and what their bytes are: what an engine has to know, whatever store it is.
+
+Also what keeps bytes of a remote store that were fetched, or are being fetched.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .held import Held
+from ..errors import DataError
 
 ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; its first bytes say which
 RAW = 1  # the record is uint8 pixels, HWC, RGB, without padding; `sizes` has width and height
@@ -52,3 +54,56 @@ class Located(NamedTuple):
     sizes: np.ndarray
     kept: np.ndarray | None = None
     converted: np.ndarray | None = None
+
+
+_Error = TypeVar("_Error", bound=DataError)
+
+CLEAR = "`fastload cache clear` deletes what is cached"
+"""What to do about a cache that does not mend itself."""
+
+
+def fetched_again(error: _Error) -> _Error:
+    """``error``, of bytes that were dropped and fetched once more."""
+    again = type(error)(
+        f"{error.message}; its bytes were fetched again, to no avail: see whether the object "
+        f"itself is damaged; {CLEAR}",
+        path=error.path,
+        record=error.record,
+        offset=error.offset,
+    )
+    again.__cause__ = error.__cause__
+    return again
+
+
+class Held(Protocol):
+    """Bytes that stay where they can be read, or come there, as long as this lives."""
+
+    def ready(self) -> bool:
+        """Whether ``wait`` would return, or raise, at once."""
+
+    def wait(self, ended: Callable[[], bool] = ...) -> None:
+        """Return when the bytes are there, or soon after ``ended`` says that nobody needs them.
+
+        Raises StoreError if they cannot be fetched.
+        """
+
+    def release(self) -> None:
+        """They may go. Deleting the object does the same a moment later."""
+
+
+class HeldTogether:
+    """Several as one."""
+
+    def __init__(self, parts: Sequence[Held]) -> None:
+        self._parts = list(parts)
+
+    def ready(self) -> bool:
+        return all(hold.ready() for hold in self._parts)
+
+    def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
+        for hold in self._parts:
+            hold.wait(ended)
+
+    def release(self) -> None:
+        for hold in self._parts:
+            hold.release()

@@ -1,15 +1,15 @@
 """CRC32C of the columns of a store that its format does not check, and which columns there are.
 
-A store that fastload wrote lists its columns: if one is missing, opening the store is an error
-(``demand``). A column is compared with its checksum when it is first used, so that opening a store
-reads no column. The checksum of numbers is of their little-endian bytes; that of byte strings is of
-their bytes, continued over their ends.
+A store that fastload wrote lists its columns: if one is missing, opening the store is an error. A
+column is compared with its checksum when it is first used, so that opening a store reads no column.
+The checksum of numbers is of their little-endian bytes; that of byte strings is of their bytes,
+continued over their ends.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,18 +35,6 @@ def sums_of(columns: Columns, classes: Sequence[str]) -> dict[str, int]:
         crc32c=columns.crc32c.astype("<u4"),
     )
     return {name: _sum(values) for name, values in _named(as_written, classes).items()}
-
-
-def demand(names: Iterable[str], has: Callable[[str], bool], path: str) -> None:
-    """Raise StoreError unless the store at ``path`` has all of the columns it was written with."""
-    lost = [name for name in names if not has(name)]
-    if lost:
-        raise StoreError(
-            f"expected the {'columns' if lost[1:] else 'column'} {', '.join(map(repr, lost))} that "
-            "the store was written with, found none: deleted or renamed since; copy the store "
-            "from an intact copy, or pack it again",
-            path=path,
-        )
 
 
 class Sums:
@@ -77,11 +65,6 @@ class Sums:
                 path=self._path,
             )
         self._left.pop(name, None)
-
-    def demand(self, columns: RecordColumns) -> None:
-        """Raise StoreError unless every column is there that has a checksum."""
-        there = {name.lstrip("/") for name in _named(columns, ())}
-        demand((name.lstrip("/") for name in self._left), there.__contains__, self._path)
 
     def check_classes(self, classes: Sequence[str]) -> None:
         self.check("classes", _texts(classes))

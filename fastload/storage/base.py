@@ -21,8 +21,7 @@ from .._base.value_class import value_class
 from ..errors import StoreError, UsageError
 from ._crc import crc32c
 from ._fields import Field, gather_fields, label_column
-from ._spans import DCT, ENCODED, RAW, TURNED, Located, Spans
-from .held import Held
+from ._spans import DCT, ENCODED, RAW, TURNED, Held, Located, Spans
 
 __all__ = [
     "DCT",

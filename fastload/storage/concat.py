@@ -10,8 +10,8 @@ import numpy as np
 
 from ..errors import UsageError
 from ._fields import type_of_labels, types_of_fields
+from ._spans import Held, HeldTogether
 from .base import Field, Spans, Store
-from .held import Held, HeldTogether
 
 _Value = TypeVar("_Value")
 

@@ -183,7 +183,7 @@ def _by_begin(path: str | os.PathLike[str]) -> Format | None:
     for at, begin, name in _BEGINS:
         if head[at:].startswith(begin):
             return _built_in(name)
-    from .formats import _tfrecord_frames as tfrecord
+    from .formats import tfrecord
 
     try:
         begin = tfrecord.head(int.from_bytes(head[:8], "little"))

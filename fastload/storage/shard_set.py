@@ -30,8 +30,7 @@ from ._partial import Partial
 from ._shards import ShardStart
 from ._sidecar import read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter, WriterOptions
-from .formats._array_shards import joined
-from .formats._array_writer import check_one_size
+from .formats._array_writer import check_one_size, joined
 from .registry import Apart, Format, find_by_suffix, known_formats
 from .table import Table, TableStore
 

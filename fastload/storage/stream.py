@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import _native
 from ..errors import StoreError, UsageError
-from ._columns import Columns, join
+from ._columns import Columns, RecordColumns, join
 from ._crc import crc32c
 from ._durable import write_all
 from ._fields import encode_text
@@ -42,6 +42,7 @@ _MARK_NBYTES = 1024  # at the start of a file, where marks lie
 # Written without a sync, so lost by a kill: a second of a slow disk.
 _SYNC_NBYTES = 64 << 20
 _WRITEBACK_NBYTES = 4 << 20  # writeback is started for this much at a time
+_COLUMNS = dataclasses.fields(RecordColumns)
 
 
 def read_stream(
@@ -147,11 +148,6 @@ class StreamWriter(PartialWriter):
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The bytes before and the bytes after each record; ``first`` is the index of the first."""
 
-    def data_crcs(self, batch: Batch) -> Sequence[int]:
-        """CRC32C of ``batch.data``, which a format may have replaced by other bytes."""
-        sums: list[int] = batch.crc32c.tolist()
-        return sums
-
     def trailer(self) -> bytes:
         """The last bytes of every data file."""
         return b""
@@ -239,7 +235,7 @@ class StreamWriter(PartialWriter):
         lengths = heads + columns.nbytes + np.fromiter(map(len, after), np.int64, len(after))
         begin = np.empty(len(lengths), np.int64)
         numbers = self._assign(len(self), lengths, begin)
-        sums = [_frame_sum(*parts) for parts in zip(before, self.data_crcs(batch), after)]
+        sums = [_frame_sum(*parts) for parts in zip(before, batch.crc32c.tolist(), after)]
         places = np.stack([numbers, begin, begin + heads, begin + lengths, sums], axis=1)
         with self._writing():
             for number in sorted(set(numbers.tolist())):  # np.unique takes 50 ms when first used
@@ -298,7 +294,6 @@ class StreamWriter(PartialWriter):
             os.close(self._open.popitem()[1])
 
     def commit(self) -> None:
-        """Finish the data files, write the sidecar, and rename all of them."""
         self.sync()
         columns = join(self._partial.chunks, labelled=bool(self._classes))
         assert columns.places is not None  # every chunk has them
@@ -325,15 +320,9 @@ class StreamWriter(PartialWriter):
                 files=paths,
                 file=columns.places[:, 0].astype(np.int32),
                 offset=np.ascontiguousarray(columns.places[:, 2]),
-                nbytes=columns.nbytes,
-                keys=columns.keys,
-                labels=columns.labels,
-                sizes=columns.sizes,
-                kinds=columns.kinds,
-                crc32c=columns.crc32c,
-                fields=columns.fields,
                 classes=self._classes,
                 metadata=self._metadata,
+                **{field.name: getattr(columns, field.name) for field in _COLUMNS},
             ).checked()  # before the store gets its name
             write_sidecar(self._partial.file("sidecar"), table, names)
             sidecar = ("sidecar", sidecar_of(self.path))

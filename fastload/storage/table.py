@@ -101,7 +101,6 @@ class Table(RecordColumns):
 
     def checked(self) -> Table:
         """This table with fingerprints, if every column is there, as described, and in its file."""
-        self.sums.demand(self)
         prints = self.fingerprints
         prints = [fingerprint(path) for path in self.files] if prints is None else prints
         count = len(self)
@@ -333,7 +332,6 @@ class TableStore(Store):
         return values
 
     def close(self) -> None:
-        """Release the table; it is read again when the store is used again."""
         self._loaded = self._probed = None
 
     def __getstate__(self) -> dict[str, Any]:

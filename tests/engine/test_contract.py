@@ -29,7 +29,7 @@ from fastload._engine.pillow import decode_record
 from fastload._transforms.plan import Plan, Views, seed_of
 from fastload._transforms.recognise import recognise
 from fastload.storage.base import ENCODED, Spans, Store
-from fastload.storage.tensors import TensorStore
+from fastload.storage.memory import TensorStore
 from loose_files import LooseFiles
 
 COUNT = 12

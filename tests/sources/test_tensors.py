@@ -23,7 +23,7 @@ from torch.utils.data import (
 from fastload import FastLoader
 from fastload._base.slabs import SlabRing
 from fastload._transforms.plan import Plan
-from fastload.storage.tensors import TensorStore
+from fastload.storage.memory import TensorStore
 from sides import assert_same, side_by_side
 
 DTYPES = [torch.uint8, torch.float32, torch.bfloat16, torch.bool, torch.int16, torch.complex64]

@@ -153,6 +153,17 @@ def test_finished_shards_are_kept_when_work_is_interrupted(suffix: str, tmp_path
     assert not os.path.exists(f"{path}.partial")
 
 
+def test_unfinished_shards_of_another_version_are_refused(suffix: str, tmp_path: Path) -> None:
+    options = {"classes": CLASSES, "shards": 3, "total": COUNT}
+    writer = open_writer(tmp_path / f"a{suffix}", **options)
+    writer.append(given(suffix)[:15])
+    writer.abort()
+    settings = tmp_path / f"a{suffix}.partial" / "settings.json"
+    settings.write_text(settings.read_text().replace('"version": 1', '"version": 0'))
+    with pytest.raises(UsageError, match=r"another version .* \(0, now 1\): .* delete that folder"):
+        open_writer(tmp_path / f"a{suffix}", **options)
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_shards_without_records_are_empty_stores(suffix: str, tmp_path: Path, count: int) -> None:
     path = write(tmp_path / f"a{suffix}", given(suffix, count), shards=3, total=count)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tfrecord import example_pb2
 
+import protobuf_wire
 from fastload.storage.formats import _example
 from fastload.storage.formats._example import BYTES, FLOAT, INT64
 
@@ -70,9 +71,15 @@ def test_features_of_protobuf_are_found() -> None:
         assert values[0] == bytes([row]) * (row * 37) and values[3] == b"a"
         assert found.first[row, 1] == row - 3
         assert found.first[row, 5] == 2**62
-        assert _example.numbers(values[2], FLOAT, 0, len(values[2])).tolist() == [0.5, row]
-        assert _example.numbers(values[5], INT64, 0, len(values[5])).tolist() == [2**62, -(2**63)]
         assert found.first[row, 2] == np.float32(0.5).view(np.uint32)
+    for column, kind, expected in (
+        (2, FLOAT, [number for row in range(5) for number in (0.5, row)]),
+        (5, INT64, [2**62, -(2**63)] * 5),
+    ):
+        places = found.offset[:, column], found.nbytes[:, column]
+        assert _example.numbers(data, kind, *places, 10).tolist() == expected
+    broken, names = _example.names(data, offset, nbytes)
+    assert broken == -1 and sorted(names) == sorted({*NAMES, b"empty"} - {b"none"})
 
 
 def test_lists_that_are_not_packed_and_unknown_fields_are_read() -> None:
@@ -114,6 +121,7 @@ def test_the_broken_example_is_named() -> None:
         with pytest.raises(Broken) as caught:
             find(data, offset, nbytes, NAMES)
         assert caught.value.args == (2,)
+        assert _example.names(data, offset, nbytes)[0] == 2
 
 
 def outcome(data: bytes, offset: np.ndarray, nbytes: np.ndarray) -> Any:
@@ -129,16 +137,16 @@ def outcome(data: bytes, offset: np.ndarray, nbytes: np.ndarray) -> Any:
 def located(data: bytes, begin: int, length: int) -> list[tuple[int, ...]]:
     """Kind, number of values, first number, place and length of each of NAMES in one example."""
     rows = dict.fromkeys(NAMES, (0, 0, 0, 0, 0))
-    for name, kind, start, end in _example.features(data, begin, begin + length):
+    for name, kind, start, end in protobuf_wire.features(data, begin, begin + length):
         if name not in rows:
             continue
         if kind == BYTES:
-            values = _example.fields(data, start, end)
+            values = protobuf_wire.fields(data, start, end)
             spans = [(at, to) for number, wire, at, to in values if number == 1 and wire == 2]
             at, to = spans[0] if spans else (start, start)
             rows[name] = kind, len(spans), 0, at, to - at
             continue
-        numbers = _example.numbers(data, kind, start, end)
+        numbers = protobuf_wire.numbers(data, kind, start, end)
         first = numbers[:1].view(np.uint32 if kind == FLOAT else np.int64).tolist() or [0]
         rows[name] = kind, len(numbers), first[0], start, end - start
     return [rows[name] for name in NAMES]
@@ -163,12 +171,22 @@ def test_damaged_examples_are_read_as_python_reads_them(
     else:
         expected = np.array(expected).transpose(2, 0, 1).tolist()
     assert outcome(bytes(damaged), offset, nbytes) == expected
+    names: dict[bytes, None] = {}
+    broken = -1
+    for row, (begin, length) in enumerate(zip(offset.tolist(), nbytes.tolist(), strict=True)):
+        try:
+            for name, *_ in protobuf_wire.features(bytes(damaged), begin, begin + length):
+                names.setdefault(name)
+        except (ValueError, IndexError, struct.error):
+            broken = row
+            break
+    assert _example.names(bytes(damaged), offset, nbytes) == (broken, list(names))
 
 
 def test_varints_of_every_length_come_back() -> None:
     for bits, low in itertools.product(range(0, 64, 3), (0, 1)):
         value = (1 << bits) - low
         encoded = _example.to_varint(value)
-        assert _example.varint(encoded, 0, len(encoded)) == (value, len(encoded))
+        assert protobuf_wire.varint(encoded, 0, len(encoded)) == (value, len(encoded))
     with pytest.raises(ValueError, match="does not end"):
-        _example.varint(b"\xff" * 11, 0, 11)
+        protobuf_wire.varint(b"\xff" * 11, 0, 11)

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+import protobuf_wire
 from fastload import FastLoader, PackedDataset
 from fastload.errors import StoreError
 from fastload.storage import RAW, open_store
-from fastload.storage.formats import _example
 from fastload.storage.formats import _lmdb_foreign as foreign
 from storage.formats import picture
 
@@ -155,12 +155,12 @@ def test_damaged_datums_are_read_as_python_reads_them(changes: list[tuple[int, i
     columns[7] = foreign.ENCODED
     expected = [0] * 8
     try:
-        for number, wire, start, stop in _example.fields(bytes(data), 0, len(data)):
+        for number, wire, start, stop in protobuf_wire.fields(bytes(data), 0, len(data)):
             if number == 4 and wire == 2:
                 expected[foreign.OFFSET], expected[foreign.NBYTES] = start, stop - start
             elif number in columns and wire == 0:
-                value = _example.varint(bytes(data), start, stop)[0]
-                expected[columns[number]] = _example.signed(value)
+                value = protobuf_wire.varint(bytes(data), start, stop)[0]
+                expected[columns[number]] = protobuf_wire.signed(value)
                 expected[foreign.LABELLED] |= number == 5
     except (ValueError, IndexError):
         assert wrong == 0

@@ -19,7 +19,7 @@ from tfrecord.tools.tfrecord2idx import create_index
 from fastload import FastLoader
 from fastload.errors import StoreError, StoreNotFoundError
 from fastload.storage import DCT, RAW, Record, open_store, open_writer
-from fastload.storage.formats._tfrecord_frames import frames, head, masked
+from fastload.storage.formats.tfrecord import frames, head, masked
 from storage.formats import CLASSES, alone, data_of, picture, records
 
 

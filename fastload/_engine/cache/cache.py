@@ -22,7 +22,7 @@ from ..._transforms.plan import Plan, Views
 from ...errors import UsageError
 from ...hints import CacheKind
 from ...storage.base import Store
-from ...storage.tensors import gathers
+from ...storage.memory import gathers
 from ..registry import EngineKind, is_torch
 from .opened import OpenedCache
 from .prefix import Prefix

@@ -19,8 +19,8 @@ from typing_extensions import override
 from ..._transforms import sample_params
 from ..._transforms.geometry.crop_geometry import Geometry, Refused
 from ..._transforms.sample_params import SampleParams
+from ...storage._spans import Held
 from ...storage.base import Located, Spans, Store
-from ...storage.held import Held
 from ...storage.wrapped import WrappedStore
 from .memory_file import CacheFile, fingerprint
 from .prefix import Placed, Prefix, merged

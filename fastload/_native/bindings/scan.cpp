@@ -1,4 +1,5 @@
-// find_features, find_datums and tar_members of fastload._native._core (scan/scan.h).
+// find_features, feature_names, feature_numbers, find_datums and tar_members of fastload._native._core
+// (scan/scan.h).
 #include "scan/scan.h"
 #include "bindings/module.h"
 
@@ -29,6 +30,32 @@ int64_t features(const py::object& data, const py::object& offset, const py::obj
   const WithoutGil released;
   return find_features(bytes.data(), bytes.size(), offsets.data<int64_t>(), lengths.data<int64_t>(),
                        static_cast<size_t>(n), names, found);
+}
+
+py::tuple names_of(const py::object& data, const py::object& offset, const py::object& nbytes) {
+  const Bytes bytes(data);
+  const Buffer offsets = read_vector(offset, "offset", 'i', 8);
+  const py::ssize_t n = offsets.length();
+  const Buffer lengths = read_array(nbytes, "nbytes", 'i', 8, n);
+  std::vector<std::string> names;
+  const int64_t broken = feature_names(bytes.data(), bytes.size(), offsets.data<int64_t>(),
+                                       lengths.data<int64_t>(), static_cast<size_t>(n), &names);
+  py::list found;
+  for (const std::string& name : names) found.append(py::bytes(name));
+  return py::make_tuple(broken, found);
+}
+
+bool numbers_of(const py::object& data, unsigned kind, const py::object& offset, const py::object& nbytes,
+                const py::object& numbers) {
+  const Bytes bytes(data);
+  const Buffer offsets = read_vector(offset, "offset", 'i', 8);
+  const py::ssize_t n = offsets.length();
+  const Buffer lengths = read_array(nbytes, "nbytes", 'i', 8, n);
+  const Buffer out(numbers, "numbers", 'i', 8, true);
+  out.expect_shape("numbers", out.length());
+  const WithoutGil released;
+  return feature_numbers(bytes.data(), bytes.size(), kind, offsets.data<int64_t>(), lengths.data<int64_t>(),
+                         static_cast<size_t>(n), out.data<int64_t>(), static_cast<size_t>(out.length()));
 }
 
 int64_t datums(const py::object& data, const py::object& offset, const py::object& nbytes,
@@ -69,6 +96,10 @@ void bind_scans(py::module_& m) {
   m.def("find_features", &features, "data"_a, "offset"_a, "nbytes"_a, "names"_a, "kind"_a, "count"_a,
         "found_offset"_a, "found_nbytes"_a, "first"_a,
         "Where named features of tf.train.Example are; see _core.pyi.");
+  m.def("feature_names", &names_of, "data"_a, "offset"_a, "nbytes"_a,
+        "The names of the features of tf.train.Example; see _core.pyi.");
+  m.def("feature_numbers", &numbers_of, "data"_a, "kind"_a, "offset"_a, "nbytes"_a, "numbers"_a,
+        "The numbers of lists of tf.train.Example; see _core.pyi.");
   m.def("find_datums", &datums, "data"_a, "offset"_a, "nbytes"_a, "table"_a,
         "Where the fields of Caffe's Datum are; see _core.pyi.");
   m.def("tar_members", &members, "data"_a, "The members of a tar archive; see _core.pyi.");

@@ -1,4 +1,5 @@
 // Parses tf.train.Example; fastload/storage/formats/_example.py describes the layout.
+#include <algorithm>
 #include <cstring>
 
 #include "scan/scan.h"
@@ -16,32 +17,44 @@ struct ValueList {
   int64_t first;
 };
 
-bool read_list(unsigned kind, ByteRange in, ValueList* list) {
-  *list = {kind, 0, in, 0};
-  if (kind == kBytes) list->place.end = in.at;  // empty unless a value follows
+// Calls take(number) for each number of a list, of a float its 32 bits; false: it is malformed.
+template <typename Take>
+bool each_number(unsigned kind, ByteRange in, const Take& take) {
   Field field;
   while (in.at < in.end) {
     if (!next_field(&in, &field)) return false;
     if (field.number != 1) continue;
     ByteRange value = field.value;
-    if (kind == kBytes && field.wire == 2) {
-      if (list->count++ == 0) list->place = value;
-    } else if (kind == kFloat && (field.wire == 2 || field.wire == 5)) {
-      const size_t nbytes = static_cast<size_t>(value.end - value.at);
-      if (nbytes % 4 != 0) return false;
-      if (list->count == 0 && nbytes > 0) {
+    if (kind == kFloat && (field.wire == 2 || field.wire == 5)) {
+      if ((value.end - value.at) % 4 != 0) return false;
+      for (; value.at < value.end; value.at += 4) {
         uint32_t bits;
         std::memcpy(&bits, value.at, 4);
-        list->first = bits;
+        take(int64_t{bits});
       }
-      list->count += nbytes / 4;
     } else if (kind == kInt64 && (field.wire == 0 || field.wire == 2)) {
       while (value.at < value.end) {
         uint64_t number = 0;
         if (!read_varint(&value, &number)) return false;
-        if (list->count++ == 0) list->first = static_cast<int64_t>(number);
+        take(static_cast<int64_t>(number));
       }
     }
+  }
+  return true;
+}
+
+bool read_list(unsigned kind, ByteRange in, ValueList* list) {
+  *list = {kind, 0, in, 0};
+  if (kind != kBytes) {
+    return each_number(kind, in, [list](int64_t number) {
+      if (list->count++ == 0) list->first = number;
+    });
+  }
+  list->place.end = in.at;  // empty unless a value follows
+  Field field;
+  while (in.at < in.end) {
+    if (!next_field(&in, &field)) return false;
+    if (field.number == 1 && field.wire == 2 && list->count++ == 0) list->place = field.value;
   }
   return true;
 }
@@ -60,8 +73,10 @@ bool read_feature(ByteRange in, unsigned* kind, ByteRange* list) {
   return true;
 }
 
-bool read_example(ByteRange example, const uint8_t* data, const std::vector<std::string>& names, size_t row,
-                  const Features& found) {
+// Calls take(name, kind, list) for each feature of an example, until that is false; false: it was, or the
+// example is malformed.
+template <typename Take>
+bool each_feature(ByteRange example, const Take& take) {
   Field outer, entry, member;
   while (example.at < example.end) {
     if (!next_field(&example, &outer)) return false;
@@ -69,7 +84,7 @@ bool read_example(ByteRange example, const uint8_t* data, const std::vector<std:
     while (outer.value.at < outer.value.end) {
       if (!next_field(&outer.value, &entry)) return false;
       if (entry.number != 1 || entry.wire != 2) continue;
-      ByteRange name{data, data}, feature{nullptr, nullptr};
+      ByteRange name{entry.value.at, entry.value.at}, feature{nullptr, nullptr};
       while (entry.value.at < entry.value.end) {
         if (!next_field(&entry.value, &member)) return false;
         if (member.wire != 2) continue;
@@ -80,24 +95,30 @@ bool read_example(ByteRange example, const uint8_t* data, const std::vector<std:
       unsigned kind = 0;
       ByteRange where{};
       if (!read_feature(feature, &kind, &where)) return false;
-      if (kind == 0) continue;
-      const size_t length = static_cast<size_t>(name.end - name.at);
-      for (size_t column = 0; column < names.size(); column++) {
-        if (names[column].size() != length || std::memcmp(names[column].data(), name.at, length) != 0)
-          continue;
-        ValueList list;
-        if (!read_list(kind, where, &list)) return false;
-        const size_t slot = row * names.size() + column;
-        found.kind[slot] = static_cast<uint8_t>(kind);
-        found.count[slot] = static_cast<int32_t>(list.count);
-        found.offset[slot] = list.place.at - data;
-        found.nbytes[slot] = list.place.end - list.place.at;
-        found.first[slot] = list.first;
-        break;
-      }
+      if (kind != 0 && !take(name, kind, where)) return false;
     }
   }
   return true;
+}
+
+bool read_example(ByteRange example, const uint8_t* data, const std::vector<std::string>& names, size_t row,
+                  const Features& found) {
+  return each_feature(example, [&](ByteRange name, unsigned kind, ByteRange where) {
+    const size_t length = static_cast<size_t>(name.end - name.at);
+    for (size_t column = 0; column < names.size(); column++) {
+      if (names[column].size() != length || std::memcmp(names[column].data(), name.at, length) != 0) continue;
+      ValueList list;
+      if (!read_list(kind, where, &list)) return false;
+      const size_t slot = row * names.size() + column;
+      found.kind[slot] = static_cast<uint8_t>(kind);
+      found.count[slot] = static_cast<int32_t>(list.count);
+      found.offset[slot] = list.place.at - data;
+      found.nbytes[slot] = list.place.end - list.place.at;
+      found.first[slot] = list.first;
+      break;
+    }
+    return true;
+  });
 }
 
 }  // namespace
@@ -111,6 +132,37 @@ int64_t find_features(const uint8_t* data, size_t size, const int64_t* offset, c
       return static_cast<int64_t>(row);
   }
   return -1;
+}
+
+int64_t feature_names(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes,
+                      size_t n, std::vector<std::string>* names) {
+  for (size_t row = 0; row < n; row++) {
+    if (!message_fits(size, offset[row], nbytes[row])) return static_cast<int64_t>(row);
+    const uint8_t* begin = data + offset[row];
+    const bool good =
+        each_feature({begin, begin + nbytes[row]}, [names](ByteRange name, unsigned, ByteRange) {
+          const std::string text(name.at, name.end);
+          if (std::find(names->begin(), names->end(), text) == names->end()) names->push_back(text);
+          return true;
+        });
+    if (!good) return static_cast<int64_t>(row);
+  }
+  return -1;
+}
+
+bool feature_numbers(const uint8_t* data, size_t size, unsigned kind, const int64_t* offset,
+                     const int64_t* nbytes, size_t n, int64_t* numbers, size_t count) {
+  size_t filled = 0;
+  for (size_t row = 0; row < n; row++) {
+    if (!message_fits(size, offset[row], nbytes[row])) return false;
+    const uint8_t* begin = data + offset[row];
+    const bool good = each_number(kind, {begin, begin + nbytes[row]}, [&](int64_t number) {
+      if (filled < count) numbers[filled] = number;
+      filled++;
+    });
+    if (!good) return false;
+  }
+  return filled == count;
 }
 
 }  // namespace fastload

@@ -224,7 +224,7 @@ class EngineFiller(Remaker[PendingBatch]):
         for name in self.source.fields or ():
             field = store.fields.get(name)
             if name not in moved and field is not None and field.kind in ("text", "json"):
-                from ...storage._decoded import decoded
+                from ...storage._read import decoded
 
                 column, damaged = decoded(store, name, records)
                 values[name] = list(column)

@@ -19,7 +19,7 @@ from ..._sources.source import resolve
 from ..._sources.unreadable import Unreadable
 from ...errors import UsageError
 from ...storage.base import ENCODED
-from ...storage.tensors import gathers
+from ...storage.memory import gathers
 
 _SMALL = 64  # images of one size up to this are not resized, like CIFAR's
 _CHECKED = 1000  # records whose size is checked for that

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from ...errors import StoreError
-from .._column_reader import ColumnReader, checked_classes
 from .._columns import Columns
 from .._durable import sync, write_all
 from .._fields import Blobs, numbered_keys
@@ -22,7 +21,17 @@ from .._shards import Sharding
 from .._writer import WriterOptions
 from ..table import Indirect, Table, constant
 from ._array_writer import ArrayWriter
-from ._image_table import CLASSES, LABELS, Axes, StoreHeader, first_of, image_table, least_stored
+from ._image_table import (
+    CLASSES,
+    LABELS,
+    Axes,
+    ColumnReader,
+    StoreHeader,
+    checked_classes,
+    first_of,
+    image_table,
+    least_stored,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -110,7 +119,8 @@ class BlockArrayWriter(ArrayWriter):
             self._end_block(self._block)
         root = self._partial.file("data")
         self._describe(root, columns, (len(columns), *self._shape))
-        sync_folders(root)
+        for folder, _, _ in os.walk(root):  # files were synced when they were written
+            sync(folder)
         return "data"
 
     def _release(self) -> None:
@@ -133,12 +143,6 @@ class BlockArrayWriter(ArrayWriter):
     @abc.abstractmethod
     def _describe(self, root: str, columns: Columns, shape: tuple[int, int, int, int]) -> None:
         """Write the description of images of ``shape`` in the blocks, and all columns."""
-
-
-def sync_folders(path: str) -> None:
-    """Sync every folder of a finished tree, whose files were synced when they were written."""
-    for root, _, _ in os.walk(path):
-        sync(root)
 
 
 def _file_print(path: str) -> tuple[int, int, int]:

@@ -37,12 +37,11 @@ _NOTES = b"__"  # prefix of keys that are not images but the program's own notes
 def read_foreign(pages: Pages) -> Table:
     """The table of an LMDB environment of another program."""
     values = pages.walk(pages.main)
-    keys = _keys(pages, values)
-    if not all(key[:2] != _NOTES for key in keys):
-        kept = np.array([key[:2] != _NOTES for key in keys])
-        keys = [key for key in keys if key[:2] != _NOTES]
-        values = Entries(values.key[kept], values.key_nbytes[kept], values.offset[kept],
-                        values.nbytes[kept])  # fmt: skip
+    keys = pages.keys(values)
+    images = np.array([key[:2] != _NOTES for key in keys], bool)
+    if not images.all():
+        values = Entries(**{name: places[images] for name, places in vars(values).items()})
+        keys = pages.keys(values)
     table = Table(
         format="lmdb",
         files=[pages.path],
@@ -125,14 +124,6 @@ def _read_datums(path: str, datums: np.ndarray, indices: np.ndarray) -> list[byt
             data = rgb.transpose(1, 2, 0).tobytes()
         out.append(data)
     return out
-
-
-def _keys(pages: Pages, values: Entries) -> list[bytes]:
-    data = pages.bytes.data
-    return [
-        bytes(data[at : at + nbytes])
-        for at, nbytes in zip(values.key.tolist(), values.key_nbytes.tolist())
-    ]
 
 
 def _are_images(pages: Pages, values: Entries) -> bool:

@@ -209,6 +209,10 @@ class Pages:
             raise self._bad(f"expected {tree.entries} entries in the tree, found {len(nodes)}")
         return self._values(nodes, fields)
 
+    def keys(self, entries: Entries) -> list[bytes]:
+        data, places = self.bytes.data, zip(entries.key.tolist(), entries.key_nbytes.tolist())
+        return [bytes(data[at : at + nbytes]) for at, nbytes in places]
+
     def _nodes(self, pages: np.ndarray, *, leaf: bool) -> np.ndarray:
         """Positions of all nodes on ``pages`` (uint64)."""
         if len(pages) and int(pages.max()) >= self.count:

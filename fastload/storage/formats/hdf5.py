@@ -33,7 +33,6 @@ import numpy as np
 
 from ...errors import StoreError, StoreNotFoundError, UsageError, needed
 from ...hints import Compression
-from .._column_reader import ColumnReader
 from .._columns import Columns
 from .._durable import write_all
 from .._fields import Blobs, encode_text, little, numbered_keys
@@ -42,12 +41,12 @@ from .._read import open_regular
 from .._writer import WriterOptions
 from ..registry import Format
 from ..table import Indirect, Table, TableStore, constant
-from ._array_shards import apart, array_writer, read_shards
-from ._array_writer import ArrayWriter, to_json
+from ._array_writer import ArrayWriter, apart, array_writer, read_shards, to_json
 from ._image_table import (
     CLASSES,
     IMAGES,
     Axes,
+    ColumnReader,
     StoreHeader,
     arrays_of,
     axes_of,

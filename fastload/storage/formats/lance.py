@@ -23,9 +23,9 @@ from .._arrow_columns import images_in
 from .._column_store import ColumnStore
 from .._local import is_url
 from .._row_groups import ColumnChunk, DecodedColumn, Key, Pins
+from .._spans import Held
 from ..base import Spans
 from ..column_options import DEFAULT, ColumnOptions
-from ..held import Held
 from ..registry import Format
 from ..remote.counters import RemoteCounters
 from ..remote.options import RemoteOptions

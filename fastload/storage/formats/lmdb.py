@@ -20,7 +20,6 @@ import numpy as np
 
 from ...errors import StoreError, StoreNotFoundError, UsageError, needed
 from .. import _columns
-from .._column_reader import ColumnReader, checked_classes
 from .._crc import crc32c
 from .._fields import is_label_dtype
 from .._nearby import nothing_at
@@ -29,7 +28,7 @@ from .._writer import PartialWriter, WriterOptions
 from ..base import Batch, Fetch, Spans
 from ..registry import Format
 from ..table import Table, TableStore, constant
-from ._image_table import StoreHeader
+from ._image_table import ColumnReader, StoreHeader, checked_classes
 from ._lmdb_pages import Need, Pages, Tree
 
 if TYPE_CHECKING:
@@ -52,8 +51,7 @@ _MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
 # Ctrl-C waits for it about a second on a disk that writes 50 MB/s.
 _FLUSH_NBYTES = 64 << 20
 _FLUSH_RECORDS = 20_000
-_INITIAL_MAP = 64 << 20  # grows by doubling
-_PAGE = 4096
+_INITIAL_MAP = 1 << 30  # of addresses, not of the disk; grows by doubling
 
 _T = TypeVar("_T")
 
@@ -205,10 +203,9 @@ class _ColumnValues:
     def __init__(self, pages: Pages, tree: Tree) -> None:
         self._pages = pages
         entries = pages.walk(tree)
-        keys = zip(entries.key.tolist(), entries.key_nbytes.tolist())
-        names = [pages.bytes[at : at + nbytes].tobytes() for at, nbytes in keys]
+        names = [name.decode("utf-8", "replace") for name in pages.keys(entries)]
         places = zip(entries.offset.tolist(), entries.nbytes.tolist())
-        self.places = {name.decode("utf-8", "replace"): place for name, place in zip(names, places)}
+        self.places = dict(zip(names, places))
 
     def get(self, name: str) -> np.ndarray | None:
         """uint8 (bytes,); None if there is no such column."""
@@ -318,20 +315,11 @@ class LmdbWriter(PartialWriter):
         with self._writing():
             self._partial.keep(first)  # without what a transaction that failed was to add
             self._partial.add(_columns.join(self._columns))
-        self._make_room(self._pending_nbytes, len(items))
         self._write(lambda transaction: self._append(transaction, self._records, items))
         self._durable += len(items)
         self._pending.clear()
         self._columns.clear()
         self._pending_nbytes = 0
-
-    def _make_room(self, nbytes: int, records: int) -> None:
-        """Grow the map beforehand: a transaction that finds it full must be repeated."""
-        info = self._env.info()
-        # a value takes whole pages, or less than one
-        wanted = (info["last_pgno"] + 1) * _PAGE + nbytes + 2 * _PAGE * records + _INITIAL_MAP
-        if info["map_size"] < wanted:
-            self._env.set_mapsize(max(2 * info["map_size"], wanted))
 
     def _append(
         self,
@@ -358,7 +346,6 @@ class LmdbWriter(PartialWriter):
                 raise self._failed(error) from error
 
     def commit(self) -> None:
-        """Write the columns, check that the file opens, and give it its name."""
         self.sync()
         columns = _columns.join(self._partial.chunks, labelled=bool(self._classes))
         data = self._partial.file("data.mdb")

@@ -29,9 +29,9 @@ from .._column_store import ColumnStore
 from .._read import open_regular, pread_all
 from .._row_groups import ColumnChunk, DecodedColumn, Key, Pins
 from .._shards import data_files
+from .._spans import Held
 from ..base import BLOCK_NBYTES, Fetch, Spans
 from ..column_options import DEFAULT, ColumnOptions
-from ..held import Held
 from ..registry import Format
 
 if TYPE_CHECKING:

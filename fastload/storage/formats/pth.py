@@ -31,7 +31,6 @@ from typing import IO, Any
 import numpy as np
 
 from ...errors import StoreError
-from .._column_reader import checked_classes
 from .._columns import Columns
 from .._fields import Blobs, encode_text, numbered_keys
 from .._mapped import MappedColumns
@@ -39,8 +38,7 @@ from .._read import open_regular, read_places
 from ..base import Spans
 from ..registry import Format
 from ..table import Indirect, Table, TableStore, constant
-from ._array_shards import apart, array_writer, read_shards
-from ._array_writer import ArrayWriter, to_json
+from ._array_writer import ArrayWriter, apart, array_writer, read_shards, to_json
 from ._image_table import (
     CLASSES,
     IMAGES,
@@ -48,6 +46,7 @@ from ._image_table import (
     StoreHeader,
     arrays_of,
     axes_of,
+    checked_classes,
     first_of,
     image_table,
 )

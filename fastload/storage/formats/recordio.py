@@ -394,8 +394,9 @@ class RecordIOWriter(StreamWriter):
     """Writes RecordIO files, each with its .idx and .lst."""
 
     format = NAME
+    _listed = 0  # records in the .lst files so far
 
-    def extend(self, batch: Batch) -> None:
+    def _add(self, batch: Batch, columns: Columns) -> None:
         headers = self._headers(self.next_index, batch)
         split = [
             i
@@ -405,13 +406,14 @@ class RecordIOWriter(StreamWriter):
         self._split: dict[int, bytes] = {}
         if split:
             # The base class writes this many bytes of the pieces in place of the record.
-            data = list(batch.data)
+            data, sums = list(batch.data), batch.crc32c.copy()
             for i in split:
                 self._split[i] = b"".join(pieces(headers[i] + bytes(data[i])))
                 data[i] = self._split[i][SPLIT : SPLIT + len(data[i])]
-            batch = dataclasses.replace(batch, data=data)
+                sums[i] = crc32c(data[i])
+            batch = dataclasses.replace(batch, data=data, crc32c=sums)
         self._heads = headers
-        super().extend(batch)
+        super()._add(batch, columns)
 
     def _headers(self, first: int, batch: Batch) -> list[bytes]:
         """The header of each record, with its labels as float32; the sidecar has them exactly."""
@@ -421,7 +423,7 @@ class RecordIOWriter(StreamWriter):
         ids = range(first, first + count)
         kinds, sizes = batch.kinds.tolist(), batch.sizes.tolist()
         id2 = [pack_id2(k, *wh) for k, wh in zip(kinds, sizes)]
-        if first == 0 and id2:
+        if first == 0:
             id2[0] |= SHARD_ID2 if self._sharded else STORE_ID2
         if floats.ndim == 1:
             rows = zip(floats.tolist(), ids, id2)
@@ -432,17 +434,13 @@ class RecordIOWriter(StreamWriter):
                 _HEADERS.pack(width, 0.0, number, other) + row.tobytes()
                 for row, number, other in zip(floats, ids, id2)
             ]
-        longest = max(map(len, batch.data), default=0) + len(headers[0] if headers else b"")
+        longest = max(map(len, batch.data)) + len(headers[0])
         if longest > MAX_NBYTES:
             raise UsageError(
                 f"expected records of at most {MAX_NBYTES} bytes with their headers, as RecordIO "
                 f"has them; found {longest}"
             )
         return headers
-
-    def data_crcs(self, batch: Batch) -> Sequence[int]:
-        sums = super().data_crcs(batch)
-        return [crc32c(batch.data[i]) if i in self._split else crc for i, crc in enumerate(sums)]
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """The header; zeros up to a multiple of 4."""
@@ -459,7 +457,10 @@ class RecordIOWriter(StreamWriter):
         """.idx: id, offset. .lst: id, labels, key. Columns are separated by tabs."""
         assert records.places is not None  # a stream's records have them
         stem = os.path.splitext(name)[0]
-        numbers = self._ids(records)
+        # The files' records come in order, so these are their indices in the store.
+        first = self._listed + (0 if self._apart is None else self._apart.first)
+        self._listed += len(records)
+        numbers = range(first, first + len(records))
         begin = records.places[:, 1].tolist()
         index = [b"%d\t%d\n" % line for line in zip(numbers, begin)]
         labels = np.zeros(len(records)) if records.labels is None else records.labels
@@ -470,14 +471,6 @@ class RecordIOWriter(StreamWriter):
             for number, row, key in zip(numbers, rows, keys)
         ]
         return {f"{stem}.idx": b"".join(index), f"{stem}.lst": b"".join(lines)}
-
-    def _ids(self, records: Columns) -> range:
-        """Indices in the store of the records of one file; called for the files in order."""
-        first = self._listed + (0 if self._apart is None else self._apart.first)
-        self._listed += len(records)
-        return range(first, first + len(records))
-
-    _listed = 0
 
 
 def _one_line(key: bytes) -> bytes:

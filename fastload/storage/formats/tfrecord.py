@@ -7,20 +7,26 @@ Files that other programs wrote are scanned when they are opened: the image and 
 found by TF-Slim's names, then by those of TensorFlow Datasets and of common scripts. Every other
 feature is a field: equally many numbers in every record become an array, lists of different lengths
 JSON, one byte string bytes.
+
+    record       u64 length | u32 masked CRC32C of the length | data | u32 masked CRC32C of the data
+
+Source: tensorflow's ``tensorflow/core/lib/io/record_writer.h``; the mask is that of
+``tensorflow/core/lib/hash/crc32c.h``.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ...errors import StoreError
 from .._columns import Columns
-from .._crc import crc32c
+from .._crc import crc32c, crc32c_blocks
 from .._fields import (
     RESERVED,
     Blobs,
@@ -38,7 +44,6 @@ from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Framing, Table, TableStore
 from . import _example
 from ._example import to_varint
-from ._tfrecord_frames import HEAD, TAIL, check, frames, head, masked
 
 NAME = "tfrecord"
 # image/format of records that only fastload reads
@@ -54,7 +59,99 @@ _KNOWN = {_CODEC, _HEIGHT, _WIDTH, b"image/colorspace", b"image/channels"}
 _SAMPLED = 100  # examples from which the names of features are taken
 _MAX_FEATURES = 200
 _MAX_CLASSES = 1_000_000
-_CHUNK = 1 << 16  # examples parsed at once
+_CHUNK = 1 << 16  # records looked at together: arrays that stay in the cache
+
+HEAD, TAIL = 12, 4  # bytes before and after the data of a record
+_LENGTH = struct.Struct("<Q")
+_Crc = TypeVar("_Crc", int, np.ndarray)
+
+
+def masked(crc: _Crc) -> _Crc:
+    """A CRC32C, or an array of these, as TFRecord stores it."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def head(nbytes: int) -> bytes:
+    """The bytes before ``nbytes`` bytes of data."""
+    length = _LENGTH.pack(nbytes)
+    return length + masked(crc32c(length)).to_bytes(4, "little")
+
+
+def frames(data: Mapped, path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Offset and length (int64) of the data of every record of a whole file."""
+    end, unpack = len(data), _LENGTH.unpack_from
+    at, count, parts = 0, 0, []
+    while at < end:
+        offsets: list[int] = []
+        while at < end and len(offsets) < _CHUNK:  # to find a damaged length soon
+            offsets.append(at)
+            if end - at < HEAD + TAIL:
+                break
+            at += unpack(data, at)[0] + (HEAD + TAIL)
+        cut = at > end or end - offsets[-1] < HEAD + TAIL
+        begin = np.array(offsets[:-1] if cut else offsets, np.int64)
+        _check_lengths(data, begin, count, path)
+        count += len(begin)
+        if cut:
+            raise _truncated(data, offsets[-1], count, path)
+        parts.append(begin)
+    begin = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    return begin + HEAD, np.diff(begin, append=end) - (HEAD + TAIL)
+
+
+def check(data: Mapped, begin: int, end: int) -> tuple[int, list[tuple[int, str]]]:
+    """As ``Framing.check``; behind a damaged length no frame can be found."""
+    wrong: list[tuple[int, str]] = []
+    view = memoryview(data)
+    while begin < end:
+        length = _LENGTH.unpack(view[begin : begin + 8])[0] if len(view) - begin > 8 else 0
+        tail = begin + HEAD + length
+        if view[begin : begin + HEAD] != head(length) or tail + TAIL > len(view):
+            what = "expected the length of a TFRecord and its checksum, found other bytes"
+            return len(view), [*wrong, (begin, what)]
+        expected = int.from_bytes(view[tail : tail + TAIL], "little")
+        found = masked(crc32c(view[begin + HEAD : tail]))
+        if found != expected:
+            what = f"expected the masked CRC32C {expected:08x} of a TFRecord, found {found:08x}"
+            wrong.append((begin, what))
+        begin = tail + TAIL
+    return begin, wrong
+
+
+def _truncated(data: Mapped, at: int, record: int, path: str) -> StoreError:
+    rest = len(data) - at
+    if rest < HEAD:
+        what = f"the file is truncated: expected the {HEAD} bytes that start a record, found {rest}"
+    else:
+        length = _LENGTH.unpack_from(data, at)[0]
+        if data[at : at + HEAD] != head(length):
+            return _damaged(at, record, path)
+        nbytes = HEAD + length + TAIL
+        what = f"the file is truncated: expected a record of {nbytes} bytes, found {rest}"
+    return StoreError(
+        f"{what}; copy it again or pack it again", path=path, record=record, offset=at
+    )
+
+
+def _damaged(at: int, record: int, path: str) -> StoreError:
+    return StoreError(
+        "expected the length of a TFRecord and its checksum, found other bytes: this is not a "
+        "TFRecord file, or it is damaged; copy it again or pack it again",
+        path=path,
+        record=record,
+        offset=at,
+    )
+
+
+def _check_lengths(data: Mapped, begin: np.ndarray, first: int, path: str) -> None:
+    """Compare the CRC32C of each length with the stored one; ``first``: number of the record."""
+    if not len(begin):
+        return
+    heads = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), HEAD)[begin]
+    crc = crc32c_blocks(np.ascontiguousarray(heads[:, :8]).data, 8)
+    wrong = np.flatnonzero(np.ascontiguousarray(heads[:, 8:]).view("<u4")[:, 0] != masked(crc))
+    if len(wrong):
+        raise _damaged(int(begin[wrong[0]]), first + int(wrong[0]), path)
 
 
 def scan(files: Sequence[str]) -> Table:
@@ -83,17 +180,10 @@ class _File:
     def __len__(self) -> int:
         return len(self.begin)
 
-    def names(self) -> dict[bytes, None]:
-        names: dict[bytes, None] = {}
-        for row in range(min(_SAMPLED, len(self))):
-            begin = int(self.begin[row])
-            try:
-                for name, _, _, _ in _example.features(
-                    self.data, begin, begin + int(self.length[row])
-                ):
-                    names.setdefault(name)
-            except (ValueError, IndexError) as error:
-                raise self._broken(row) from error
+    def names(self) -> list[bytes]:
+        broken, names = _example.names(self.data, self.begin[:_SAMPLED], self.length[:_SAMPLED])
+        if broken >= 0:
+            raise self._broken(broken)
         return names
 
     def find(self, names: Sequence[bytes], found: _example.FeaturePlaces) -> None:
@@ -117,7 +207,7 @@ class _File:
 def _names(files: Sequence[_File]) -> list[bytes]:
     names: dict[bytes, None] = {}
     for file in files:
-        names |= file.names()
+        names |= dict.fromkeys(file.names())
     if len(names) > _MAX_FEATURES:
         raise StoreError(
             f"expected examples of at most {_MAX_FEATURES} features, found {len(names)}",
@@ -197,9 +287,6 @@ class _Scan:
         single &= self._found.count[:, column] == 1
         return single
 
-    def _data(self, row: int) -> Mapped:
-        return self._parts[int(self._file[row])].data
-
     def _bytes(self, column: int, rows: Sequence[int] | np.ndarray) -> list[bytes]:
         """The values of a feature with one value in each of ``rows``."""
         features, parts = self._found, self._parts
@@ -220,22 +307,17 @@ class _Scan:
             return None
         kind = int(present[0])
         if bool((count == 1).all()):
-            first = features.first[:, column]
-            floats: np.ndarray = first.astype(np.uint32).view(np.float32)
-            return floats if kind == _example.FLOAT else first
-        rows = [
-            _example.numbers(self._data(row), kind, at, at + nbytes) if here else ()
-            for row, (here, at, nbytes) in enumerate(
-                zip(
-                    features.kind[:, column].tolist(),
-                    features.offset[:, column].tolist(),
-                    features.nbytes[:, column].tolist(),
-                )
-            )
-        ]
+            return _example.as_numbers(features.first[:, column], kind)
+        ends = np.cumsum(count, dtype=np.int64)
+        parts = []
+        for file, first in zip(self._parts, self._first.tolist()):
+            rows = slice(first, first + len(file))
+            places = features.offset[rows, column], features.nbytes[rows, column]
+            parts.append(_example.numbers(file.data, kind, *places, int(count[rows].sum())))
+        values = np.concatenate(parts)
         if bool((count == count[0]).all()):
-            return np.stack([np.asarray(row) for row in rows])
-        return [list(map(float if kind == _example.FLOAT else int, row)) for row in rows]
+            return values.reshape(len(count), -1)
+        return [row.tolist() for row in np.split(values, ends[:-1])]
 
     def _labels(self) -> np.ndarray | None:
         column = self._column(*_LABELS)

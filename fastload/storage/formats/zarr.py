@@ -313,7 +313,13 @@ class ZarrWriter(BlockArrayWriter):
         return os.path.join("c", str(number), "0", "0", "0")
 
     def _block_tail(self, count: int) -> bytes:
-        return _shard_index(count, self._rows, math.prod(self._shape))
+        """The index of a shard."""
+        nbytes = math.prod(self._shape)
+        index = np.full((self._rows, 2), _MISSING, "<u8")
+        index[:count, 0] = np.arange(count) * nbytes
+        index[:count, 1] = nbytes
+        data = index.tobytes()
+        return data + struct.pack("<I", crc32c(data))
 
     def _describe(self, root: str, columns: Columns, shape: tuple[int, int, int, int]) -> None:
         sharding = {
@@ -357,14 +363,6 @@ def _plain(codecs: Sequence[Mapping[str, Any]], dtype: np.dtype[Any]) -> bool:
 
 def _number(data: bytes) -> int:
     return int.from_bytes(data, "little")
-
-
-def _shard_index(count: int, rows: int, nbytes: int) -> bytes:
-    index = np.full((rows, 2), _MISSING, "<u8")
-    index[:count, 0] = np.arange(count) * nbytes
-    index[:count, 1] = nbytes
-    data = index.tobytes()
-    return data + struct.pack("<I", crc32c(data))
 
 
 def _write_group(folder: str, attributes: Mapping[str, Any]) -> None:

@@ -33,8 +33,8 @@ import numpy as np
 
 from ...errors import StoreError
 from .._crc import crc32c_blocks
+from .._spans import CLEAR
 from ..base import BLOCK_NBYTES
-from ..held import CLEAR
 from . import requests
 from .area import Area, DiskArea
 from .blocks import (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import StoreError, StoreNotFoundError
-from .._shards import expand
+from .._shards import expand, whole_set
 from .._sidecar import SUFFIX
 from . import requests
 from .requests import Origin
@@ -111,23 +111,17 @@ class Finder:
 
     def _numbered(self, url: RemoteUrl) -> dict[str, RemoteObject]:
         stem, suffix = os.path.splitext(url.text)
-        numbered = re.compile(re.escape(stem) + r"-(\d+)-of-(\d+)" + re.escape(suffix))
-        shards = {
-            what.url.name: (what, match)
-            for what in self._listed(RemoteUrl(f"{stem}-"))
-            if (match := numbered.fullmatch(what.url.text)) is not None
-        }
-        if not shards:
+        there = {what.url.text: what for what in self._listed(RemoteUrl(f"{stem}-"))}
+        names = whole_set(there, stem, suffix)
+        if not names:
             raise StoreNotFoundError(
                 f"expected a store, found nothing{self._unlisted}: check the URL",
                 path=url.shown,
             )
-        count = int(next(iter(shards.values()))[1][2])
-        if sorted(int(match[1]) for _, match in shards.values()) != list(range(count)):
-            raise StoreNotFoundError(
-                f"expected {count} numbered files, found {len(shards)}", path=url.shown
-            )
-        return {name: what for name, (what, _) in sorted(shards.items())}
+        missing = [RemoteUrl(name).shown for name in names if name not in there]
+        if missing:
+            raise StoreNotFoundError("a file of the set is missing", path=missing[0])
+        return {there[name].url.name: there[name] for name in names}
 
 
 def _found(asked: concurrent.futures.Future[Any]) -> RemoteObject | None:

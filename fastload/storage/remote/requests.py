@@ -37,7 +37,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from ..._base.timeline import gauge
@@ -308,27 +308,20 @@ class Requests:
                     return
                 _, _, request = heapq.heappop(self._waiting)
             self._count(nbytes, 1)
-            request.task = self._begin(loop, self._serve(request))
-            request.task.add_done_callback(functools.partial(self._count, nbytes, -1))
+            request.task = loop.create_task(self._serve(request))
+            self._active.add(request.task)
+            request.task.add_done_callback(functools.partial(self._done, nbytes))
 
-    def _count(self, nbytes: int, more: int, _: object = None) -> None:
+    def _count(self, nbytes: int, more: int) -> None:
         """One range more is sent, or one less; what has no bytes is none."""
         self._sending += more if nbytes else 0
         self._sending_nbytes += more * nbytes
 
-    def _begin(
-        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]
-    ) -> asyncio.Task[None]:
-        task = loop.create_task(work)
-        self._active.add(task)
-
-        def done(task: asyncio.Task[None]) -> None:
-            self._active.discard(task)
-            if self._wake is not None:
-                self._wake.set()
-
-        task.add_done_callback(done)
-        return task
+    def _done(self, nbytes: int, task: asyncio.Task[None]) -> None:
+        self._count(nbytes, -1)
+        self._active.discard(task)
+        if self._wake is not None:
+            self._wake.set()
 
     async def _serve(self, request: Request) -> None:
         origin = request.origin

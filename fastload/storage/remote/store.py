@@ -17,9 +17,9 @@ from ..._base.fork_lock import ForkLock
 from ...errors import DataError, StoreError, StoreNotFoundError, UsageError
 from .._crc import crc32c
 from .._sidecar import SUFFIX, are_of_one, listed_in
+from .._spans import CLEAR, Held, fetched_again
 from ..base import BLOCK_NBYTES, Located, Spans, Store
 from ..column_options import DEFAULT, ColumnOptions
-from ..held import CLEAR, Held, fetched_again
 from ..registry import Format, find_format, known_suffixes
 from ..table import TableStore
 from ..wrapped import WrappedStore
@@ -352,11 +352,15 @@ class RemoteStore(WrappedStore):
     def _renamed(self, error: DataError) -> DataError:
         """``error`` and its causes, with the object's name in the place of its cache file's."""
         shown, cause = self._shown_path(error.path), error.__cause__
+        message = error.message
+        if self._attached is not None:
+            mirror = os.path.join(self._attached.mirror.folder, "")
+            message = message.replace(mirror, self._url.sibling("").shown)
         if isinstance(cause, DataError):
             cause = self._renamed(cause)
-        if shown == error.path and cause is error.__cause__:
+        if (shown, message) == (error.path, error.message) and cause is error.__cause__:
             return error
-        renamed = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
+        renamed = type(error)(message, path=shown, record=error.record, offset=error.offset)
         renamed.__cause__ = cause
         return renamed.with_traceback(error.__traceback__)
 
@@ -403,6 +407,10 @@ class RemoteStore(WrappedStore):
 
         return self._healed(begun)
 
+    def fetch(self, file: int, offset: int, nbytes: int) -> Held:
+        """Bytes of one of ``files``, which are there until the result is released."""
+        return self._healed(lambda: self._here.fetch([(self.files[file], offset, nbytes)]))
+
     def _ranges(self, spans: Spans, *, blocks: bool = False) -> list[tuple[BlockFile, np.ndarray]]:
         here, memory = self._here, self.memory()
         ranges = []
@@ -415,15 +423,11 @@ class RemoteStore(WrappedStore):
             # Nothing is fetched or evicted where all is there and stays: then to hold the records
             # is enough, which are a small part of their blocks.
             if blocks and not (here.cache.fits and file.has(cells)):
-                cells = cells_of(*self._in_blocks(number, spans.offset[mine]))
+                begin, end = self._blocks(number)
+                wanted = np.unique(spans.offset[mine] // BLOCK_NBYTES)
+                cells = cells_of(begin[wanted], end[wanted] - begin[wanted])
             ranges.append((file, cells))
         return ranges
-
-    def _in_blocks(self, number: int, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the blocks begin that have records at ``offset`` of a file, and their bytes."""
-        begin, end = self._blocks(number)
-        wanted = np.unique(offset // BLOCK_NBYTES)
-        return begin[wanted], end[wanted] - begin[wanted]
 
     def _blocks(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Where each block of a file begins and ends, int64 (blocks,), both.
@@ -501,10 +505,6 @@ class RemoteStore(WrappedStore):
     def versions(self) -> list[tuple[str, int, str]]:
         """URL, size and tag of each object: equal only for equal content."""
         return [(what.url.shown, what.nbytes, what.tag) for what in self._objects.values()]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(what.nbytes for what in self._objects.values())
 
     # --- columns ----------------------------------------------------------------------------------
 

@@ -94,6 +94,29 @@ def test_other_formats_are_fetched_whole_and_need_a_disk(
         opened(name, disk_limit=0)
 
 
+def test_an_lmdb_of_another_program_is_fetched_whole(
+    photos: Path, tmp_path: Path, cache: Path
+) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    served = tmp_path / "served"
+    served.mkdir()
+    version = {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
+    with lmdb.open(str(served / "a.lmdb"), subdir=False, lock=False, **version) as env:
+        with env.begin(write=True) as transaction:
+            for path in photos.rglob("*.jpg"):
+                transaction.put(path.name.encode(), path.read_bytes()[:20_000])
+    server = ObjectServer(served)
+    try:
+        with (
+            open_store(served / "a.lmdb") as local,
+            open_store(f"{server.url}/a.lmdb", remote=RemoteOptions(cache_dir=cache)) as store,
+        ):
+            assert len(local) > 5
+            same(store, local)
+    finally:
+        server.close()
+
+
 @pytest.mark.parametrize("name", RANGED)
 def test_no_byte_is_fetched_twice_and_reopening_fetches_none(
     opened: Opener, server: ObjectServer, name: str

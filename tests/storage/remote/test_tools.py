@@ -13,7 +13,9 @@ from torchvision import transforms as T
 import fastload
 from fastload import PackedDataset, info, unpack, verify
 from fastload.cli import main
+from fastload.errors import StoreError, StoreNotFoundError
 from fastload.storage import open_store
+from fastload.storage.remote.options import RemoteOptions
 from object_server import ObjectServer
 
 NAMES = ["photos.lmdb", "shards.tfrecord", "photos.tar"]
@@ -93,6 +95,37 @@ def test_shards_in_braces_are_one_store(base: str, remote_folder: Path) -> None:
         assert found.read(everything) == local.read(everything)
 
 
+def test_a_numbered_set_of_another_program_is_one_store(memory: str, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    names = [f"a-{number}-of-3.parquet" for number in range(3)]
+    for number, name in enumerate(names):
+        table = {"image": [b"%d%d" % (number, row) for row in range(4)]}
+        parquet.write_table(pytest.importorskip("pyarrow").table(table), tmp_path / name)
+        system.pipe(f"/numbered/{name}", (tmp_path / name).read_bytes())
+    everything = np.arange(12)
+    with open_store("memory://numbered/a.parquet") as found:
+        assert found.read(everything) == open_store(tmp_path / "a.parquet").read(everything)
+    system.rm(f"/numbered/{names[1]}")
+    with pytest.raises(StoreNotFoundError, match="a file of the set is missing") as caught:
+        open_store("memory://numbered/a.parquet")
+    assert caught.value.path == f"memory://numbered/{names[1]}"
+    system.rm("/numbered", recursive=True)
+
+
+def test_a_lost_manifest_is_named_by_its_url(memory: str, remote_folder: Path) -> None:
+    """Not by the file of the cache that stands for it."""
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    for shard in range(3):
+        name = f"shards-{shard:05d}-of-00003.tfrecord"
+        system.pipe(f"/lost/{name}", (remote_folder / name).read_bytes())
+    with pytest.raises(StoreError) as caught:
+        open_store("memory://lost/shards.tfrecord")
+    assert "expected 'memory://lost/shards.tfrecord.fastload'" in caught.value.message
+    assert "users-cache" not in str(caught.value)
+    system.rm("/lost", recursive=True)
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -129,5 +162,34 @@ def test_verify_names_the_object_with_a_damaged_record(photos: Path, tmp_path: P
     try:
         (damage,) = verify(f"{server.url}/a.lmdb").damaged
         assert (damage.record, damage.path) == (5, f"{server.url}/a.lmdb")
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("name", ["a.tfrecord", "a.tar", "a.rec"])
+@pytest.mark.parametrize("disk_limit", [None, 0])
+def test_verify_compares_what_surrounds_records_of_a_remote_store(
+    photos: Path, tmp_path: Path, name: str, disk_limit: int | None
+) -> None:
+    path = tmp_path / "served" / name
+    path.parent.mkdir()
+    fastload.pack(photos, path)
+    with open_store(path) as store:
+        begins = store.places(np.arange(len(store))).offset.tolist()
+    server = ObjectServer(path.parent)
+    remote = RemoteOptions(disk_limit=disk_limit)
+    try:
+        with open_store(f"{server.url}/{name}", remote=remote) as store:
+            assert verify(store).damaged == ()
+        with open(path, "r+b") as file:  # the magic, the header, the features
+            file.seek(begins[5] - {"a.rec": 29, "a.tar": 400, "a.tfrecord": 20}[name])
+            byte = file.read(1)[0]
+            file.seek(-1, 1)
+            file.write(bytes([byte ^ 4]))
+        (local,) = verify(path).damaged
+        with open_store(f"{server.url}/{name}", remote=remote) as store:
+            (damage,) = verify(store).damaged
+        assert (damage.record, damage.offset, damage.reason) == (5, local.offset, local.reason)
+        assert damage.path == f"{server.url}/{name}"
     finally:
         server.close()
