@@ -85,7 +85,7 @@ def run(
         raise click.BadParameter(f"{simd} does not run here", param_hint="--simd")
     chosen = SUITES[suite]
     options = Options(
-        loaders=_split("loader", names, chosen.known()),
+        loaders=_split("loader", names, chosen.loaders),
         toy=toy,
         cache=cache_folder(cache),
         say=_say,

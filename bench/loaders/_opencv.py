@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -26,11 +25,6 @@ _SHIFT = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
 _TABLE = np.stack(
     [np.arange(256) * scale + shift for scale, shift in zip(_SCALE, _SHIFT, strict=True)], axis=-1
 ).astype(np.float32)[None]
-
-
-def read(path: str) -> np.ndarray:
-    """uint8 HWC RGB."""
-    return decode(Path(path).read_bytes())
 
 
 def decode(data: bytes | memoryview) -> np.ndarray:
@@ -77,10 +71,15 @@ def write(image: np.ndarray, out: np.ndarray) -> None:
         )
 
 
+def finish(data: bytes, work: Workload, out: np.ndarray) -> None:
+    """One sample out of a file's bytes, as ``write`` does."""
+    write(augment(decode(data), work), out)
+
+
 def sample(data: bytes, work: Workload) -> torch.Tensor:
     """One finished sample (3, size, size) out of a file's bytes."""
     out = np.empty((3, work.size, work.size), work.dtype)
-    write(augment(decode(data), work), out)
+    finish(data, work, out)
     return torch.from_numpy(out)
 
 
