@@ -366,7 +366,6 @@ def _pack(
 def _here(
     jobs: Sequence[PackJob], run: Run, opened: PackSource, options: Mapping[str, Any]
 ) -> list[PackedPart]:
-    """Write the stores of ``jobs`` in this process."""
     with contextlib.ExitStack() as stack:
         writers: list[tuple[PackJob, Writer, int]] = []
         for job in jobs:
@@ -408,9 +407,9 @@ def _jobs(
         return
     shares = _split.parse(split)
     part_of_key = _split.assign(keys, list(shares.values()))
-    for number, name in enumerate(["train", *shares]):
+    for number, (part, name) in enumerate(zip(_split.paths(path, split), ["train", *shares])):
         yield PackJob(
-            path=path if number == 0 else _split.path_of(path, name),
+            path=part,
             indices=good[part_of_key[good] == number],
             settings={**settings, "split": split, "part": name},
             remote=remote,
@@ -442,7 +441,7 @@ def _check_unchanged(opened: PackSource, finished: Sequence[PackJob]) -> None:
 
     That run was killed before the store was moved or uploaded to its place.
     """
-    for job in finished if opened.identity is None else ():
+    for job in finished:
         with open_store(job.path) as store:
             since_ns = max((os.stat(file).st_mtime_ns for file in store.files), default=0)
         changed = (index for index in job.indices.tolist() if opened.changed(index, since_ns))

@@ -86,14 +86,14 @@ def sample(data: bytes, work: Workload) -> torch.Tensor:
 class Finish:
     """Makes a finished image and its label of a peer's sample, in the process where it is called.
 
-    ``image`` and ``label`` are where the sample has its bytes and its label.
+    ``label`` is where the sample has its label.
     """
 
-    def __init__(self, work: Workload, image: Any = "image", label: Any = "label") -> None:
-        self._work, self._image, self._label = work, image, label
+    def __init__(self, work: Workload, label: str = "label") -> None:
+        self._work, self._label = work, label
 
     def __call__(self, from_peer: Any) -> tuple[torch.Tensor, int]:
-        return sample(from_peer[self._image], self._work), int(from_peer[self._label])
+        return sample(from_peer["image"], self._work), int(from_peer[self._label])
 
 
 def empty(work: Workload, count: int) -> torch.Tensor:
