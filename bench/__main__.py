@@ -85,7 +85,7 @@ def run(
         raise click.BadParameter(f"{simd} does not run here", param_hint="--simd")
     chosen = SUITES[suite]
     options = Options(
-        loaders=_split("loader", names, chosen.known()),
+        loaders=_split("loader", names, chosen.loaders),
         toy=toy,
         cache=cache_folder(cache),
         say=_say,
@@ -152,13 +152,12 @@ def _rows(files: tuple[Path, ...]) -> list[report.Row]:
 def _merged(kept: list[report.Row], made: list[report.Row]) -> list[report.Row]:
     """``kept``, with the rows ``made`` in the place of those that it has of their variants."""
 
-    def variant(row: report.Row) -> tuple[str, str]:
-        return row["suite"], row["variant"]
-
-    order = list(dict.fromkeys(map(variant, [*kept, *made])))
-    again = set(map(variant, made))
-    rows = [row for row in kept if variant(row) not in again] + made
-    return sorted(rows, key=lambda row: order.index(variant(row)))
+    merged: dict[tuple[str, str], list[report.Row]] = {}
+    for rows in (kept, made):
+        merged |= {(row["suite"], row["variant"]): [] for row in rows}
+        for row in rows:
+            merged[row["suite"], row["variant"]].append(row)
+    return [row for rows in merged.values() for row in rows]
 
 
 def _say(line: str) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +15,16 @@ import torch
 from bench.loaders.base import Batch, Loader
 from bench.workload import MEAN, STD, Workload
 
+_SAMPLED = 256  # images for mean and deviation
+_FILE = "expected.npz"
+
 
 class WrongOutput(Exception):
     """A loader's batches are not what the workload asks for."""
 
 
-def check(loader: Loader, work: Workload, reference: str) -> dict[str, Any]:
-    """Read one epoch of an open loader, compare it with ``reference``; what to report of it.
+def check(loader: Loader, work: Workload, expected: str) -> dict[str, Any]:
+    """Read one epoch of an open loader, compare it with a ``reference``; what to report of it.
 
     Raises WrongOutput: a batch of another shape, dtype or layout; labels or pixel statistics that
     are not the data's; an epoch that leaves samples out or, shuffled, comes in file order.
@@ -43,7 +50,7 @@ def check(loader: Loader, work: Workload, reference: str) -> dict[str, Any]:
         what: [round(float(value), 4) for value in values]
         for what, values in (("mean", mean), ("std", std))
     }
-    with np.load(reference) as truth:
+    with np.load(expected) as truth:
         for what in ("mean", "std"):
             off = np.abs(np.array(report[what]) - truth[what]).max()
             if what == "std" and work.recipe == "train-mixup":
@@ -66,7 +73,7 @@ def _check_batch(batch: Batch, loader: Loader, work: Workload, classes: int) -> 
         raise WrongOutput(
             f"expected images {shape} {dtype}, got {tuple(images.shape)} {images.dtype}"
         )
-    layout = loader.memory_format(work)
+    layout = loader.layout or work.memory_format
     formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
     if not images.is_contiguous(memory_format=formats[layout]):
         raise WrongOutput(f"expected {layout} images, got strides {images.stride()}")
@@ -131,3 +138,48 @@ def _zero_to_one(images: torch.Tensor) -> torch.Tensor:
         return images.float() / 255
     mean, std = (torch.tensor(value).view(3, 1, 1) for value in (MEAN, STD))
     return images.float() * std + mean
+
+
+def reference(work: Workload) -> Path:
+    """torchvision's output for ``work`` as an .npz file: made now, or by an earlier run.
+
+    It holds "mean" and "std" of the pixels per channel (0 to 1), and for "eval" the first batch as
+    "images" (n, 3, size, size) uint8 with its "labels".
+
+    Never made in a loader's process: TensorFlow and torchvision end a process that loads both (two
+    copies of LLVM).
+    """
+    from bench.data import filled
+
+    key = [work.images, work.recipe, work.size, work.resize, work.batch]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
+
+    def make(folder: Path) -> None:
+        np.savez(folder / _FILE, **_compute(dataclasses.replace(work, dtype="uint8")))
+
+    return filled(Path(work.stores) / f"reference-{digest}", make) / _FILE
+
+
+def _compute(work: Workload) -> dict[str, Any]:
+    from PIL import Image
+
+    from bench.loaders._torchvision import transforms_v1
+
+    transform = transforms_v1(work)
+
+    def output(path: str) -> np.ndarray:
+        with Image.open(path) as picture:
+            pixels: np.ndarray = transform(picture.convert("RGB")).numpy()
+        return pixels
+
+    samples, _ = work.samples()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        some = [output(path) / 255 for path, _ in samples[:: 1 + len(samples) // _SAMPLED]]
+    mean = np.mean([image.mean(axis=(1, 2)) for image in some], axis=0)
+    power = np.mean([(image**2).mean(axis=(1, 2)) for image in some], axis=0)
+    expected = {"mean": mean, "std": np.sqrt(power - mean**2)}
+    if not work.shuffled:
+        expected["images"] = np.stack([output(path) for path, _ in samples[: work.batch]])
+        expected["labels"] = np.array([label for _, label in samples[: work.batch]])
+    return expected

@@ -12,6 +12,9 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
+from torchvision import datasets, transforms
+from torchvision.transforms import functional as F
+from torchvision.transforms import v2
 
 from bench.workload import MEAN, STD
 
@@ -30,26 +33,26 @@ class Given:
         self.ours, self.arguments = ours or {}, more
 
 
-class _Files(Dataset[Any]):
-    """Files, each of which is a sample."""
+class _Numbered(Dataset[Any]):
+    """Samples by number, of files or of nothing."""
 
-    def __init__(self, paths: Sequence[str | Path]) -> None:
-        self._paths = paths
+    def __init__(self, files: Sequence[Any]) -> None:
+        self._files = files
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self._files)
 
 
-class Photos(_Files):
+class Photos(_Numbered):
     """JPEG files, decoded and resized by Pillow: (uint8 (3, 224, 224), label)."""
 
     def __getitem__(self, index: int) -> Any:
-        with Image.open(self._paths[index]) as file:
+        with Image.open(self._files[index]) as file:
             image = file.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), index % 10
 
 
-class Trained(_Files):
+class Trained(_Numbered):
     """JPEG files as most training code has them: open, convert, transform, return with a label.
 
     ``views``: how often each image is transformed. ``labels`` None: 0 to 9, in turn.
@@ -68,17 +71,17 @@ class Trained(_Files):
         self._labels = [index % 10 for index in range(len(paths))] if labels is None else labels
 
     def __getitem__(self, index: int) -> Any:
-        image = Image.open(self._paths[index]).convert("RGB")
+        image = Image.open(self._files[index]).convert("RGB")
         if self._views == 1:
             return self._transform(image), self._labels[index]
         return [self._transform(image) for _ in range(self._views)], self._labels[index]
 
 
-class Arrays(_Files):
+class Arrays(_Numbered):
     """JPEG files as arrays: (uint8 (3, 224, 224), label), cropped and flipped by NumPy."""
 
     def __getitem__(self, index: int) -> Any:
-        image = np.asarray(Image.open(self._paths[index]).convert("RGB"))
+        image = np.asarray(Image.open(self._files[index]).convert("RGB"))
         short = [max(0, 224 - side) for side in image.shape[:2]]
         if any(short):
             image = np.pad(image, ((0, short[0]), (0, short[1]), (0, 0)), mode="edge")
@@ -90,7 +93,7 @@ class Arrays(_Files):
         return torch.from_numpy(image.transpose(2, 0, 1).copy()), index % 10
 
 
-class Albumented(_Files):
+class Albumented(_Numbered):
     """JPEG files through Albumentations: (float32 (3, 224, 224), label).
 
     ``cv2``: read them with ``cv2.imread``; otherwise with Pillow.
@@ -115,14 +118,14 @@ class Albumented(_Files):
         if self._cv2:
             import cv2
 
-            image: Any = cv2.imread(str(self._paths[index]))
+            image: Any = cv2.imread(str(self._files[index]))
             image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
         else:
-            image = np.array(Image.open(self._paths[index]).convert("RGB"))
+            image = np.array(Image.open(self._files[index]).convert("RGB"))
         return self.transform(image=image)["image"], index % 10
 
 
-class Segmented(_Files):
+class Segmented(_Numbered):
     """JPEG files and PNG masks with the same random crop and flip.
 
     Samples are (float32 (3, 224, 224), int64 (224, 224)).
@@ -133,35 +136,22 @@ class Segmented(_Files):
     masks: list[Path]
 
     def __getitem__(self, index: int) -> Any:
-        from torchvision.transforms import InterpolationMode, RandomResizedCrop
-        from torchvision.transforms import functional as F
-
-        image = Image.open(self._paths[index]).convert("RGB")
+        image = Image.open(self._files[index]).convert("RGB")
         mask = Image.open(self.masks[index])
-        box = RandomResizedCrop.get_params(image, scale=[0.3, 1.0], ratio=[3 / 4, 4 / 3])
+        box = transforms.RandomResizedCrop.get_params(image, scale=[0.3, 1.0], ratio=[3 / 4, 4 / 3])
         image = F.resized_crop(image, *box, [224, 224])
-        mask = F.resized_crop(mask, *box, [224, 224], InterpolationMode.NEAREST)
+        mask = F.resized_crop(mask, *box, [224, 224], transforms.InterpolationMode.NEAREST)
         if random.random() < 0.5:
             image, mask = F.hflip(image), F.hflip(mask)
         tensor = F.normalize(F.to_tensor(image), MEAN, STD)
         return tensor, torch.as_tensor(np.array(mask), dtype=torch.int64)
 
 
-class Counted(Dataset[Any]):
-    """So many samples."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-
-class Tiny(Counted):
+class Tiny(_Numbered):
     """Samples that cost next to nothing: (float32 (8,), label)."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(count)
+        super().__init__(range(count))
         self._rows = torch.rand(count, 8)
 
     def __getitem__(self, index: int) -> Any:
@@ -181,22 +171,22 @@ class Stream(IterableDataset[Any]):
             yield self.dataset[index]
 
 
-class Ready(Counted):
+class Ready(_Numbered):
     """Arrays that need no work: (float32 (3, 224, 224), label); a few, repeated."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(count)
+        super().__init__(range(count))
         self._arrays = np.random.default_rng(0).random((16, 3, 224, 224), np.float32)
 
     def __getitem__(self, index: int) -> Any:
         return self._arrays[index % len(self._arrays)], index % 10
 
 
-class Nested(Counted):
+class Nested(_Numbered):
     """Dicts in dicts, as of detection: with strings and numbers among the tensors."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(count)
+        super().__init__(range(count))
         self._image = torch.rand(3, 96, 96)
         self._boxes = torch.rand(10, 4)
 
@@ -210,8 +200,6 @@ class Nested(Counted):
 
 def cifar(count: int) -> Any:
     """torchvision's CIFAR10 with made images, laid out as its own, and the usual augmentation."""
-    from torchvision import datasets
-
     dataset = datasets.CIFAR10.__new__(datasets.CIFAR10)
     datasets.VisionDataset.__init__(dataset, "", transform=small_transform())
     images = np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), np.uint8)
@@ -223,8 +211,6 @@ def cifar(count: int) -> Any:
 
 def mnist(count: int) -> Any:
     """torchvision's MNIST with made images."""
-    from torchvision import datasets, transforms
-
     dataset = datasets.MNIST.__new__(datasets.MNIST)
     chain = [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]
     datasets.VisionDataset.__init__(dataset, "", transform=transforms.Compose(chain))
@@ -240,42 +226,34 @@ def tensors(count: int) -> Any:
 
 def hugging_face(files: list[Path]) -> Any:
     """A Hugging Face dataset in memory: the bytes of these JPEGs, and labels."""
-    import datasets
+    import datasets as hf
 
     images = [{"bytes": path.read_bytes(), "path": None} for path in files]
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    features = hf.Features({"image": hf.Image(), "label": hf.Value("int64")})
     labels = [index % 10 for index in range(len(files))]
-    return datasets.Dataset.from_dict({"image": images, "label": labels}, features=features)
+    return hf.Dataset.from_dict({"image": images, "label": labels}, features=features)
 
 
 def recipe(*steps: Any) -> Any:
     """``steps`` on a PIL image, then to a tensor, normalised as for ImageNet."""
-    from torchvision import transforms
-
     return transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
 
 
 @functools.cache
 def train_transform() -> Any:
     """The usual training recipe, to 224 x 224, normalised."""
-    from torchvision import transforms
-
     return recipe(transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip())
 
 
 @functools.cache
 def small_transform(side: int = 32) -> Any:
     """The usual recipe for images of ``side`` x ``side``, normalised."""
-    from torchvision import transforms
-
     return recipe(transforms.RandomCrop(side, padding=4), transforms.RandomHorizontalFlip())
 
 
 @functools.cache
 def v2_transform(side: int = 224, colors: float = 0.0) -> Any:
     """The recipe that torchvision's documentation shows for v2: a tensor first."""
-    from torchvision.transforms import v2
-
     return v2.Compose(
         [
             v2.ToImage(),
@@ -291,8 +269,6 @@ def v2_transform(side: int = 224, colors: float = 0.0) -> Any:
 @functools.cache
 def ten_crops() -> Any:
     """The usual evaluation by ten crops of 224 x 224, stacked and normalised one by one."""
-    from torchvision import transforms
-
     tensor, normalize = transforms.ToTensor(), transforms.Normalize(MEAN, STD)
     return transforms.Compose(
         [

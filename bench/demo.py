@@ -126,12 +126,12 @@ def main(images: str | None, as_json: bool, count: int) -> None:
     """
     with tempfile.TemporaryDirectory(prefix="fastload-demo-") as scratch:
         folder = Path(scratch) / "images"
-        number = _gather(images, folder, count)
+        _gather(images, folder, count)
         stores = {"LMDB": Path(scratch) / "images.lmdb"}
-        number = _pack(folder, stores["LMDB"], number)
+        number = _pack(folder, stores["LMDB"])
         if _native.load() is not None:  # which writes DCT records
             stores["LMDB, DCT"] = Path(scratch) / "dct.lmdb"
-            _pack(folder, stores["LMDB, DCT"], number, encode="dct")
+            _pack(folder, stores["LMDB, DCT"], encode="dct")
         rows = _contest(folder, stores, number)
         _table(rows)
         _next_steps(images)
@@ -139,15 +139,13 @@ def main(images: str | None, as_json: bool, count: int) -> None:
         click.echo(json.dumps(rows, indent=1))
 
 
-def _gather(images: str | None, folder: Path, count: int) -> int:
+def _gather(images: str | None, folder: Path, count: int) -> None:
     if images is not None:
-        number = linked(Path(images), folder, _MOST)
-        _say(f"{number:,} images of {images}")
-        return number
+        _say(f"{linked(Path(images), folder, _MOST):,} images of {images}")
+        return
     make_images(folder, count)
     nbytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
     _say(f"made {count:,} photo-like pictures, {nbytes / count / 1e3:.0f} KB each")
-    return count
 
 
 def linked(root: Path, folder: Path, most: int) -> int:
@@ -169,7 +167,7 @@ def linked(root: Path, folder: Path, most: int) -> int:
     return len(chosen)
 
 
-def _pack(folder: Path, store: Path, number: int, encode: Any = "keep") -> int:
+def _pack(folder: Path, store: Path, encode: Any = "keep") -> int:
     """Pack; remove files that cannot be decoded from ``folder``; return the number left."""
     try:
         report = pack(folder, store, encode=encode, on_error="skip", progress=True)
@@ -184,7 +182,7 @@ def _pack(folder: Path, store: Path, number: int, encode: Any = "keep") -> int:
         f"packed {report.records:,} images into {store.name}: {nbytes / 1e6:.1f} MB in "
         f"{report.seconds:.1f} s, {speed:,.0f} images/s"
     )
-    return number - len(report.skipped)
+    return report.records
 
 
 def _contest(folder: Path, stores: Mapping[str, Path], number: int) -> list[_Row]:

@@ -9,13 +9,11 @@ CUDA: that shows that it runs, and nothing else. Parts are the functions with a 
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,8 +30,9 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.models import resnet50
 
-from bench import data
+from bench.data import Images, cache_folder
 from bench.datasets import recipe
+from bench.gpu_report import smi
 from bench.loaders.dali import Dali
 from bench.workload import Workload
 from fastload import FastLoader, PackedDataset, pack
@@ -45,7 +44,11 @@ CPUS = len(os.sched_getaffinity(0))
 COUNT, SIZE = (48, 32) if TOY else (1200, 224)
 BATCH = 4 if TOY else 256
 TRAIN = recipe(v1.RandomResizedCrop(SIZE), v1.RandomHorizontalFlip())
-KINDS = ("jpeg", "dct", "raw")
+KINDS: dict[str, Any] = {  # of stores: how they are packed
+    "jpeg": {},
+    "dct": {"encode": "dct"},
+    "raw": {"encode": "raw", "resize": "256"},
+}
 
 _UNTIMED = 8
 """Steps before each measurement. While a step runs without the loader, the loader fills what it
@@ -73,16 +76,15 @@ def left() -> float:
 
 def photos() -> Path:
     """A folder of the suites' images, made once."""
-    return data.jpegs(data.cache_folder(), data=None, count=COUNT, small=False, say=print)
+    return Images(cache_folder(), print).jpegs(COUNT)
 
 
 def store(kind: str) -> Path:
     """A store of ``photos`` as JPEGs, DCT records or raw pixels, packed once."""
-    path = data.cache_folder() / "stores" / f"lab-{kind}-{COUNT}.lmdb"
+    path = cache_folder() / "stores" / f"lab-{kind}-{COUNT}.lmdb"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        raw: Any = {"encode": "raw", "resize": "256"}
-        pack(photos(), path, **{"jpeg": {}, "dct": {"encode": "dct"}, "raw": raw}[kind])
+        pack(photos(), path, **KINDS[kind])
     return path
 
 
@@ -114,11 +116,11 @@ def rate(loader: Iterable[Sequence[torch.Tensor]], seconds: float) -> dict[str, 
     batches, images = iter(loader), 0
     for _ in range(6):
         next(batches)
-    _synchronize(DEVICE)
+    _synchronize()
     cpu, begin = time.process_time(), time.perf_counter()
     while time.perf_counter() - begin < (0.3 if TOY else seconds):
         images += len(next(batches)[0])
-    _synchronize(DEVICE)
+    _synchronize()
     took, spent = time.perf_counter() - begin, time.process_time() - cpu
     return {
         "images_per_s": round(images / took, 1),
@@ -129,18 +131,13 @@ def rate(loader: Iterable[Sequence[torch.Tensor]], seconds: float) -> dict[str, 
 # --- a step on batches of a loader, and on one that is there ------------------------------------
 
 
-class Timed(Iterator[Batch]):
-    """``batches``; ``spent_s`` counts the seconds that its ``next`` took."""
-
-    def __init__(self, batches: Iterator[Batch]) -> None:
-        self._batches = batches
-        self.spent_s = 0.0
-
-    def __next__(self) -> Batch:
+def timed(batches: Iterator[Batch], spent_ns: list[int]) -> Iterator[Batch]:
+    """``batches``; ``spent_ns`` gets what each ``next`` took."""
+    while True:
         begin = time.perf_counter_ns()
-        batch = next(self._batches)
-        self.spent_s += (time.perf_counter_ns() - begin) / 1e9
-        return batch
+        batch = next(batches)
+        spent_ns.append(time.perf_counter_ns() - begin)
+        yield batch
 
 
 def measured(
@@ -152,30 +149,31 @@ def measured(
     ``_UNTIMED`` steps of each measurement are not timed. ``step_ms`` is of a step without a loader,
     ``next_ms`` of a ``next`` of the loader, the mean of the last round.
     """
-    step, fed = _step(network, DEVICE), Timed(batches)
+    spent_ns: list[int] = []
+    step, fed = _step(network), timed(batches, spent_ns)
     there = repeat(next(fed))
     # Warm up: clocks, kernels, memory, and what the core remembers of each JPEG.
-    _seconds(step, there, min(steps, _WARM_UP), DEVICE)
-    _seconds(step, fed, min(steps, _WARM_UP), DEVICE)
+    _seconds(step, there, min(steps, _WARM_UP))
+    _seconds(step, fed, min(steps, _WARM_UP))
     shares, alone = list[float](), list[float]()
     for _ in range(rounds):
-        alone.append(_seconds(step, there, steps, DEVICE))
-        fed.spent_s = 0.0
-        shares.append(alone[-1] / _seconds(step, fed, steps, DEVICE))
+        alone.append(_seconds(step, there, steps))
+        spent_ns.clear()
+        shares.append(alone[-1] / _seconds(step, fed, steps))
     return {
         "shares": [round(share, 4) for share in shares],
         "step_ms": round(1e3 * statistics.median(alone), 3),
-        "next_ms": round(1e3 * fed.spent_s / (_UNTIMED + steps), 3),
+        "next_ms": round(statistics.mean(spent_ns) / 1e6, 3),
     }
 
 
-def _step(network: torch.nn.Module, device: torch.device) -> Step:
+def _step(network: torch.nn.Module) -> Step:
     """A training step on [images, labels]."""
-    model = network.to(device).to(memory_format=torch.channels_last)
+    model = network.to(DEVICE).to(memory_format=torch.channels_last)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def step(batch: Batch) -> None:
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(DEVICE.type, torch.bfloat16):
             loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
         optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
@@ -184,21 +182,21 @@ def _step(network: torch.nn.Module, device: torch.device) -> Step:
     return step
 
 
-def _seconds(step: Step, batches: Iterator[Batch], steps: int, device: torch.device) -> float:
+def _seconds(step: Step, batches: Iterator[Batch], steps: int) -> float:
     """Seconds of a step, after those that are not timed."""
     for _ in range(_UNTIMED):
         step(next(batches))
-    _synchronize(device)
+    _synchronize()
     begin = time.perf_counter()
     for _ in range(steps):
         step(next(batches))
-    _synchronize(device)
+    _synchronize()
     return (time.perf_counter() - begin) / steps
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _synchronize() -> None:
+    if CUDA:
+        torch.cuda.synchronize(DEVICE)
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -206,10 +204,10 @@ def _synchronize(device: torch.device) -> None:
 
 def _took(call: Callable[[], object]) -> float:
     """Seconds until the device has done it, too."""
-    _synchronize(DEVICE)
+    _synchronize()
     begin = time.perf_counter()
     call()
-    _synchronize(DEVICE)
+    _synchronize()
     return time.perf_counter() - begin
 
 
@@ -218,11 +216,8 @@ def link() -> None:
     from fastload._base.devices.cuda import Cuda
     from fastload._base.slabs import _allocate
 
-    query = "pcie.link.gen.current,pcie.link.width.current,clocks.sm"
-    asked = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
-        say(link=said.stdout.strip(), memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK))
+    asked = "pcie.link.gen.current,pcie.link.width.current,clocks.sm"
+    say(link=smi(asked), memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK))
     nbytes, device = 38_535_168, Cuda(DEVICE)  # 256 x 224 x 224 x 3
     target = torch.empty(nbytes, dtype=torch.uint8, device=DEVICE)
 
@@ -289,7 +284,7 @@ def fed(model: torch.nn.Module, kind: str, batch: int, **given: Any) -> None:
 
 def warm() -> None:
     """Compile what ``fed_compiled`` needs into torch's cache on disk, while tests run."""
-    step = _step(network(True), DEVICE)
+    step = _step(network(True))
     images = torch.randn(BATCH, 3, SIZE, SIZE, device=DEVICE, dtype=torch.bfloat16)
     batch = [images.contiguous(memory_format=torch.channels_last)]
     batch.append(torch.zeros(BATCH, dtype=torch.int64, device=DEVICE))
@@ -358,14 +353,14 @@ def overlap() -> None:
     from torch.profiler import ProfilerActivity, profile
 
     batches = iter(loader_of("jpeg", **on_device()))
-    step = _step(network(False), DEVICE)
+    step = _step(network(False))
     for _ in range(12):
         step(next(batches))
-    _synchronize(DEVICE)
+    _synchronize()
     with profile(activities=[ProfilerActivity.CUDA if CUDA else ProfilerActivity.CPU]) as found:
         for _ in range(8):
             step(next(batches))
-        _synchronize(DEVICE)
+        _synchronize()
     path = RESULTS / "overlap.trace.gz"
     found.export_chrome_trace(str(path))
     with gzip.open(path) as trace:

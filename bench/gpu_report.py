@@ -45,7 +45,7 @@ def here() -> dict[str, Any]:
         "device": torch.cuda.get_device_name(),
         "devices": torch.cuda.device_count(),
         "cuda": torch.version.cuda,
-        "driver": _driver(),
+        "driver": smi("driver_version"),
         "libraries": _libraries(),
         "machine": machine.describe(),
         "versions": machine.versions(),
@@ -120,10 +120,11 @@ def _figures(path: Path) -> list[dict[str, Any]]:
     return figures
 
 
-def _driver() -> str:
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+def smi(query: str) -> str:
+    """What nvidia-smi says of the GPU."""
+    asked = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return "not known: there is no nvidia-smi that answers"
     return done.stdout.strip()
@@ -139,7 +140,6 @@ def _libraries() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """As at the top of this file."""
     if arguments[0] == "--here":
         try:
             found = here()

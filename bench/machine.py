@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastload import _native
+from fastload._run.tuned_file import cpu_name
 from fastload._version import __version__
 
 _PACKAGES = ("torch", "torchvision", "pillow", "numpy", "lmdb")
@@ -27,7 +28,7 @@ def choose(simd: str) -> bool:
 def describe() -> dict[str, Any]:
     """CPU, instruction set in use, memory, system and commit, as plain values."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_name(),
         "instruction_set": _instruction_set(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
@@ -59,15 +60,7 @@ def _instruction_set() -> str:
     return used if used == best else f"{used}, as told, of a processor with {best}"
 
 
-def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
-
-
 def commit(folder: Path = Path(__file__).parent) -> str:
-    """The commit of the checkout in ``folder``."""
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -68,7 +68,6 @@ class Process:
             env=environment,
             start_new_session=True,
         )
-        self._held = False
 
     @property
     def pid(self) -> int:
@@ -76,7 +75,7 @@ class Process:
 
     def send(self, command: str, **arguments: Any) -> None:
         """Start a command; ``receive`` waits for its answer."""
-        self.go_on()
+        self._signal(signal.SIGCONT)  # also where it was not stopped
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": command, **arguments}) + "\n")
@@ -110,16 +109,10 @@ class Process:
     def hold(self) -> None:
         """Stop it and its workers until the next command."""
         self._signal(signal.SIGSTOP)
-        self._held = True
-
-    def go_on(self) -> None:
-        if self._held:
-            self._signal(signal.SIGCONT)
-            self._held = False
 
     def stop(self) -> None:
         """End it: close its pipes, then kill it."""
-        self.go_on()
+        self._signal(signal.SIGCONT)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()

@@ -106,8 +106,7 @@ def _table(key: tuple[str, str, str, str], group: list[Row]) -> Any:
     peer = best_peer(group)
     table = Table(title=f"{suite}, {variant}: {metric}, {unit}", title_justify="left")
     table.add_column("loader")
-    headings = ["median", "min", "max", f"x {BASELINE}", "x best peer"]
-    headings += ["first epoch"]
+    headings = ["median", "min", "max", f"x {BASELINE}", "x best peer", "first epoch"]
     for heading in headings:
         table.add_column(heading, justify="right")
     table.add_column("setting", overflow="fold")

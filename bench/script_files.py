@@ -16,23 +16,23 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from bench import data
-from bench.data import Say
+from bench.data import Images
 
 _Change = Callable[[Image.Image], Image.Image]
 
 
-def lay_out(cache: Path, images: Path, *, say: Say) -> Path:
+def lay_out(made: Images, images: Path) -> Path:
     """A folder with ``images`` for every script; files are links where they are unchanged.
 
     ``train`` has folders of classes, ``imgs`` and ``masks`` are side by side. What else there is,
     the functions below tell.
     """
-    masks = data.masks(cache, images, say=say).resolve()
+    masks = made.masks(images).resolve()
     images = images.resolve()
     files = data.files(images)
 
     def make(folder: Path) -> None:
-        say("laying photos out for scripts")
+        made.say("laying photos out for scripts")
         (folder / "train").symlink_to(images)
         for number, path in enumerate(files):
             _link(path, folder / "imgs" / f"{number:06}.jpg")
@@ -42,7 +42,7 @@ def lay_out(cache: Path, images: Path, *, say: Say) -> Path:
             fill(folder, files)
         _tiles(folder, len(files))
 
-    return data.made(cache, f"scripts-{images.name}", make)
+    return made.made(f"scripts-{images.name}", make)
 
 
 def _link(path: Path, link: Path) -> None:
@@ -95,31 +95,40 @@ def _voc(folder: Path, files: list[Path]) -> None:
     (listed / "train.txt").write_text("".join(f"{number:06}\n" for number in range(len(files))))
 
 
-def _coco(folder: Path, files: list[Path]) -> None:
-    """Four boxes in each photo of ``imgs``."""
-    photos: list[dict[str, Any]] = []
-    boxes: list[dict[str, Any]] = []
+_Objects = Callable[[int, int, int], list[dict[str, Any]]]
+
+
+def _annotated(files: list[Path], name: str, objects: _Objects, kinds: dict[int, str]) -> str:
+    """Photos and their objects as COCO has them, in JSON.
+
+    ``name``: of a file, with its number. ``objects``: those of a photo, by its number and size.
+    """
+    photos, found = [], list[dict[str, Any]]()
     for image, path in enumerate(files):
         with Image.open(path) as picture:
             width, height = picture.size
-        name = f"{image:06}.jpg"
-        photos.append({"id": image, "file_name": name, "width": width, "height": height})
+        file = name.format(image)
+        photos.append({"id": image, "file_name": file, "width": width, "height": height})
+        for one in objects(image, width, height):
+            area = one["bbox"][2] * one["bbox"][3]
+            found.append({"id": len(found), "image_id": image, "area": area, "iscrowd": 0, **one})
+    categories = [{"id": number, "name": kind} for number, kind in kinds.items()]
+    return json.dumps({"images": photos, "annotations": found, "categories": categories})
+
+
+def _coco(folder: Path, files: list[Path]) -> None:
+    """Four boxes in each photo of ``imgs``."""
+
+    def boxes(image: int, width: int, height: int) -> list[dict[str, Any]]:
         wide, high = width / 2, height / 2
-        for part in range(4):
-            left, top = part % 2 * wide * 0.8, part // 2 * high * 0.8
-            boxes.append(
-                {
-                    "id": len(boxes),
-                    "image_id": image,
-                    "category_id": 1 + (image + part) % 90,
-                    "bbox": [left, top, wide, high],
-                    "area": wide * high,
-                    "iscrowd": 0,
-                }
-            )
-    kinds = [{"id": number, "name": str(number)} for number in range(91)]
-    instances = {"images": photos, "annotations": boxes, "categories": kinds}
-    (folder / "coco.json").write_text(json.dumps(instances))
+        corners = [(part % 2 * wide * 0.8, part // 2 * high * 0.8) for part in range(4)]
+        return [
+            {"category_id": 1 + (image + part) % 90, "bbox": [*corner, wide, high]}
+            for part, corner in enumerate(corners)
+        ]
+
+    kinds = {number: str(number) for number in range(91)}
+    (folder / "coco.json").write_text(_annotated(files, "{:06}.jpg", boxes, kinds))
 
 
 def _png(folder: Path, files: list[Path]) -> None:
@@ -187,32 +196,20 @@ def _landmarks(folder: Path, files: list[Path]) -> None:
 
 def _people(folder: Path, files: list[Path]) -> None:
     """A person with 17 points in each photo, as COCO has them."""
-    photos, marked = [], []
-    for number, path in enumerate(files):
-        with Image.open(path) as picture:
-            width, height = picture.size
-        _link(path, folder / "people" / "images" / "train2017" / f"{number:012}.jpg")
-        photos.append({"id": number, "width": width, "height": height})
+
+    def marked(image: int, width: int, height: int) -> list[dict[str, Any]]:
         points: list[float] = []
         for joint in range(17):
             points += [width * (0.3 + joint % 4 * 0.12), height * (0.2 + joint // 4 * 0.15), 2]
-        marked.append(
-            {
-                "id": number,
-                "image_id": number,
-                "category_id": 1,
-                "iscrowd": 0,
-                "area": width * height / 3,
-                "bbox": [width * 0.2, height * 0.1, width * 0.6, height * 0.8],
-                "keypoints": points,
-                "num_keypoints": 17,
-            }
-        )
-    kinds = [{"id": 1, "name": "person"}]
-    people = {"images": photos, "annotations": marked, "categories": kinds}
+        box = [width * 0.2, height * 0.1, width * 0.6, height * 0.8]
+        return [{"category_id": 1, "bbox": box, "keypoints": points, "num_keypoints": 17}]
+
+    name = "{:012}.jpg"
+    for number, path in enumerate(files):
+        _link(path, folder / "people" / "images" / "train2017" / name.format(number))
     file = folder / "people" / "annotations" / "person_keypoints_train2017.json"
     file.parent.mkdir()
-    file.write_text(json.dumps(people))
+    file.write_text(_annotated(files, name, marked, {1: "person"}))
 
 
 def _tiles(folder: Path, count: int) -> None:

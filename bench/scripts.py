@@ -63,7 +63,6 @@ class Script:
 
     @property
     def folder(self) -> str:
-        """The name of its checkout."""
         return self.repository.split("/")[1]
 
     def clone(self, repos: str) -> str:
@@ -332,7 +331,6 @@ def retrieval(checkout: Path, photos: Path) -> Given:
         root / "traindataset.py", default_loader=helpers.default_loader, imresize=helpers.imresize
     )
     images = sorted(map(str, (photos / "landmarks").iterdir()))
-    transform = recipe()
     # What __init__ reads from a file, and what create_epoch_tuples searches with the network.
     dataset = module.TuplesDataset.__new__(module.TuplesDataset)
     drawn = random.Random(1)
@@ -345,7 +343,7 @@ def retrieval(checkout: Path, photos: Path) -> Given:
         qidxs=[tuple_[0] for tuple_ in chosen],
         pidxs=[tuple_[1] for tuple_ in chosen],
         nidxs=[tuple_[2:] for tuple_ in chosen],
-        transform=transform,
+        transform=recipe(),
         loader=helpers.default_loader,
     )
     return Given(

@@ -23,15 +23,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastload import UsageError
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
 _FIELD = 1024  # side of the texture fields from which pictures are cut
-_SIZES = ((500, 375), (500, 333), (375, 500), (333, 500), (400, 300), (600, 450), (500, 500))
-_SIZE_SHARES = (0.36, 0.16, 0.12, 0.08, 0.1, 0.1, 0.08)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,8 +54,8 @@ class Kind:
 
 
 PHOTO = Kind(
-    sizes=_SIZES,
-    shares=_SIZE_SHARES,
+    sizes=((500, 375), (500, 333), (375, 500), (333, 500), (400, 300), (600, 450), (500, 500)),
+    shares=(0.36, 0.16, 0.12, 0.08, 0.1, 0.1, 0.08),
     jitter=0.15,
     quality=96,
     full_chroma=0.77,
@@ -88,10 +84,6 @@ def make_images(
     The pictures of all classes together are ``count``, assigned in turn; files of the same name are
     overwritten. Another ``seed`` gives other pictures. ``threads`` None: the CPUs of this process.
     """
-    if count < 1 or classes < 1:
-        raise UsageError(
-            f"expected at least one picture and one class, got count={count} and classes={classes}"
-        )
     root = Path(directory)
     for label in range(min(classes, count)):
         (root / f"class{label}").mkdir(parents=True, exist_ok=True)

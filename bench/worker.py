@@ -15,8 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from bench.process import Refused, missing
 
@@ -29,20 +28,16 @@ def main() -> None:
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     session = _Session(sys.argv[1])
     for line in sys.stdin:
-        _answer(answers, session, json.loads(line))
+        command = json.loads(line)
+        try:
+            answer = {"ok": getattr(session, command.pop("do"))(**command)}
+        except Refused as refusal:
+            answer = {"refused": str(refusal)}
+        except Exception as error:  # the other loaders still run; the report names this one
+            traceback.print_exc()
+            answer = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+        answers.write(json.dumps(answer) + "\n")
     session.stop()
-
-
-def _answer(answers: TextIO, session: _Session, command: dict[str, Any]) -> None:
-    name = command.pop("do")
-    try:
-        answer = {"ok": getattr(session, name)(**command)}
-    except Refused as refusal:
-        answer = {"refused": str(refusal)}
-    except Exception as error:  # the other loaders still run; the report names this one
-        traceback.print_exc()
-        answer = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
-    answers.write(json.dumps(answer) + "\n")
 
 
 class _Session:
@@ -87,10 +82,12 @@ class _Session:
         seconds = time.perf_counter() - start
         if self._loader.store is None:
             return {}
-        folder = self._loader.data_folder(self._work)
         os.sync()
         durable = time.perf_counter() - start
-        return {"seconds": seconds, "durable_seconds": durable, "nbytes": _nbytes(folder)}
+        packed = self._loader.data_folder(self._work).rglob("*")
+        # Not st_size: LMDB files are sparse.
+        nbytes = sum(path.stat().st_blocks * 512 for path in packed if path.is_file())
+        return {"seconds": seconds, "durable_seconds": durable, "nbytes": nbytes}
 
     def start(self, seconds: float, tries: int | None, reference: str) -> dict[str, Any]:
         """Open with the fastest of the first settings, after packing, and check its output."""
@@ -101,27 +98,24 @@ class _Session:
         if len(settings) > 1:
             rates = []
             for setting in settings:
-                self._loader.open(self._work, setting)
+                self.open(setting)
                 self.run(0)
                 rates.append(self.run(seconds)["images_per_s"])
                 self._close()
             settings = [settings[rates.index(max(rates))]]
-        self._loader.open(self._work, settings[0])
+        self.open(settings[0])
         facts = check(self._loader, self._work, reference)
         self.run(seconds)
         return {"setting": settings[0], "check": facts}
 
-    def open(self) -> None:
-        """Open with the most promising setting."""
-        self._loader.open(self._work, self._loader.settings(self._work)[0])
+    def open(self, setting: dict[str, Any] | None = None) -> None:
+        """Open with ``setting``; None: with the most promising one."""
+        self._loader.open(self._work, setting or self._loader.settings(self._work)[0])
 
     def first_epoch(self, setting: dict[str, Any] | None = None) -> dict[str, float]:
-        """The first epoch of this process; None: with the most promising setting.
-
-        Images per second from the open loader; seconds to the first batch, opening included.
-        """
+        """Images per second from the open loader; seconds to the first batch, opening included."""
         begin = time.perf_counter()
-        self._loader.open(self._work, setting or self._loader.settings(self._work)[0])
+        self.open(setting)
         return self._epoch(begin)
 
     def cold_epoch(self, setting: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +127,7 @@ class _Session:
         files = [path for path in folder.rglob("*") if path.is_file()]
         memory.drop(files)
         before = memory.nbytes_read(os.getpgrp())
-        self._loader.open(self._work, setting)
+        self.open(setting)
         epoch = self._epoch(time.perf_counter())
         nbytes = sum(file.stat().st_size for file in files)
         read = (memory.nbytes_read(os.getpgrp()) - before) / nbytes
@@ -180,11 +174,6 @@ def _versions(modules: tuple[str, ...]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             versions[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
     return versions
-
-
-def _nbytes(folder: Path) -> int:
-    """Bytes on disk; LMDB files are sparse."""
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
 if __name__ == "__main__":

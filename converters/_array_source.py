@@ -57,13 +57,11 @@ class ArraySource(PackSource):
         return LabelsAndFields(self._labels[indices], fields)
 
     def digest(self) -> str:
-        """Of pixels and labels."""
         digest = hashlib.blake2b(self._pixels.data, digest_size=16)
         digest.update(self._labels.data)
         return digest.hexdigest()
 
     def sizes(self) -> np.ndarray:
-        """All of one size."""
         height, width = self._pixels.shape[1:3]
         return np.tile(np.array([width, height], np.int32), (len(self), 1))
 
@@ -166,20 +164,18 @@ def _cifar(path: str, files: Mapping[str, bytes], only: str | None = None) -> Ar
     hundred = "100" in os.path.basename(os.path.normpath(path)) or any(
         name in ("train", "test", "train.bin", "test.bin") for name in parts
     )
-    pixels, labels, coarse = [], [], []
-    for name in parts:
-        read = _binary_batch if name.endswith(".bin") else _python_batch
-        some = read(files[name], hundred, path)
-        pixels.append(some[0])
-        labels.append(some[1])
-        coarse.append(some[2])
-    planes = np.concatenate(pixels).reshape(-1, 3, _SIDE, _SIDE)
+    batches = [
+        (_binary_batch if name.endswith(".bin") else _python_batch)(files[name], hundred, path)
+        for name in parts
+    ]
+    pixels, labels, coarse = map(np.concatenate, zip(*batches))
+    planes = pixels.reshape(-1, 3, _SIDE, _SIDE)
     return ArraySource(
         os.path.abspath(path),
         np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
-        np.concatenate(labels),
+        labels,
         _class_names(files, path),
-        {"coarse_label": np.concatenate(coarse)} if hundred else {},
+        {"coarse_label": coarse} if hundred else {},
     )
 
 

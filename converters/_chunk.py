@@ -68,38 +68,20 @@ def read_chunk(
     gathered = gatherer.read(indices)
     indices, left = np.split(indices, [len(gathered.readable)])
     mine = indices[gathered.readable]
-    whole = Chunk(
-        indices=mine,
-        data=list(gathered.data),
-        sizes=gathered.sizes,
-        kinds=np.full(len(mine), ENCODED, np.uint8),
-        crc32c=gathered.crc32c,
-        annotations=source.annotate(mine, ()) if len(mine) else LabelsAndFields(),
-        failed=[],
-        kept=collections.Counter(),
-        left=left,
-    )
-    if bool(gathered.readable.all()):
-        return whole
     others = _one_by_one(source, indices[~gathered.readable], encoder, stop, None)
-    return _merged(source, whole, others)
-
-
-def _merged(source: PackSource, some: Chunk, others: Chunk) -> Chunk:
-    """The records of both, in the order of the source."""
-    both = np.concatenate([some.indices, others.indices])
+    both = np.concatenate([mine, others.indices])
     order = np.argsort(both, kind="stable")
-    data = [*some.data, *others.data]
+    data, kinds = [*gathered.data, *others.data], np.full(len(mine), ENCODED, np.uint8)
     return Chunk(
         indices=both[order],
         data=[data[at] for at in order.tolist()],
-        sizes=np.concatenate([some.sizes, others.sizes])[order],
-        kinds=np.concatenate([some.kinds, others.kinds])[order],
-        crc32c=np.concatenate([some.crc32c, others.crc32c])[order],
+        sizes=np.concatenate([gathered.sizes, others.sizes])[order],
+        kinds=np.concatenate([kinds, others.kinds])[order],
+        crc32c=np.concatenate([gathered.crc32c, others.crc32c])[order],
         annotations=source.annotate(both[order], ()) if len(both) else LabelsAndFields(),
         failed=others.failed,
         kept=others.kept,
-        left=some.left,
+        left=left,
     )
 
 

@@ -45,7 +45,6 @@ class CompressedSource(StoreSource):
         return [self.path]
 
     def where(self, index: int) -> str:
-        """The compressed file."""
         return self.path
 
     def offset(self, index: int) -> None:
@@ -84,7 +83,6 @@ def compressed_source(path: str, chosen: Chosen) -> CompressedSource | None:
 
 
 def _decompressing(path: str, tool: str) -> Any:
-    """The decompressed content, as a file."""
     openers: dict[str, Callable[[str], Any]]
     openers = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
     if tool in openers:

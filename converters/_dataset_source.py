@@ -25,7 +25,6 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def is_object_name(text: str) -> bool:
-    """Whether ``text`` is ``module:object``."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -61,7 +60,6 @@ class DatasetSource(PackSource):
         self.keys = [] if self.streamed else list(map(self.key, range(len(dataset))))
 
     def key(self, index: int) -> str:
-        """Numbers, in the order of the samples."""
         return f"{index:08d}"
 
     def stream(self) -> Iterator[Sample | DataError]:

@@ -86,7 +86,9 @@ def make_encoder(
     if encode == "keep":
 
         def keep(data: bytes) -> Encoded:
-            return _keep_upright(data, quality, check=check) if exif else _keep(data, check=check)
+            if exif:
+                return _keep_upright(data, quality, check=check)
+            return Encoded(data, ENCODED, *examine(data, check=check))
 
         keeps = frozenset({RAW} if exif else {ENCODED, RAW, DCT})
         as_is = not exif and not check
@@ -139,10 +141,6 @@ def examine(data: bytes, *, check: bool) -> tuple[int, int]:
     if check or not ends:
         _decode(data, exif=False)
     return size
-
-
-def _keep(data: bytes, *, check: bool) -> Encoded:
-    return Encoded(data, ENCODED, *examine(data, check=check))
 
 
 def _keep_upright(data: bytes, quality: int, *, check: bool) -> Encoded:

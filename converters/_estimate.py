@@ -101,7 +101,8 @@ def estimate(
     threads = workers or available()
     path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
     others = Others()
-    estimates: list[Estimate] = []
+    # How many records, their bytes, and the seconds to read and encode them.
+    measured: list[tuple[Encoding, int, int, float]] = []
     good, reason = np.delete(np.arange(len(opened)), list(opened.faults)), "it is empty"
     count = min(len(good), _SAMPLED)
     with tempfile.TemporaryDirectory(prefix="fastload-") as folder, contextlib.ExitStack() as stack:
@@ -118,37 +119,30 @@ def estimate(
             begin = time.perf_counter()
             chunk = read_chunk(opened, indices, encoder, threading.Event())
             seconds = time.perf_counter() - begin
-            done = len(chunk.data)
-            if not done:
+            if not chunk.data:
                 reason = chunk.failed[0][1] if chunk.failed else reason
                 continue
             count = min(count, max(1, int(_PIXELS / chunk.sizes.prod(1).mean())))
             load = _loader(opened, chunk, threads, os.path.join(folder, f"{name}.lmdb"), stack)
             loaders.append(load)
-            scale = len(opened) / done
-            estimates.append(
-                Estimate(
-                    encode=name,
-                    nbytes=round(sum(map(len, chunk.data)) * scale),
-                    pack_seconds=seconds * scale / threads,
-                    load_images_per_s=0.0,
-                    sampled=done,
-                    others=0.0,
-                )
-            )
-        if not estimates:
+            measured.append((name, len(chunk.data), sum(map(len, chunk.data)), seconds))
+        if not measured:
             raise DecodeError(f"no image could be read: {reason}", path=opened.path)
         # In turn, so that a machine that becomes slower or faster meanwhile favours none of them.
         rounds = [[load(epoch) for load in loaders] for epoch in range(_ROUNDS + 1)]
     share = others.share()
-    rates = [
-        one.sampled / min(seconds) for one, *seconds in zip(estimates, *rounds[1:], strict=True)
+    estimates = [
+        Estimate(
+            encode=name,
+            nbytes=round(nbytes * len(opened) / done),
+            pack_seconds=seconds * len(opened) / done / threads,
+            load_images_per_s=done / min(load_s),
+            sampled=done,
+            others=share,
+        )
+        for (name, done, nbytes, seconds), *load_s in zip(measured, *rounds[1:], strict=True)
     ]
-    measured = [
-        dataclasses.replace(one, load_images_per_s=rate, others=share)
-        for one, rate in zip(estimates, rates, strict=True)
-    ]
-    return tuple(sorted(measured, key=lambda one: -one.load_images_per_s))
+    return tuple(sorted(estimates, key=lambda one: -one.load_images_per_s))
 
 
 def _loader(

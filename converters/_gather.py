@@ -126,7 +126,6 @@ class Files:
             yield data
 
     def shown(self, path: str) -> str:
-        """What messages call the file at ``path``."""
         return path
 
 

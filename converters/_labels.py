@@ -48,7 +48,6 @@ class Chosen:
         masks: str | os.PathLike[str] | None,
         annotations: str | os.PathLike[str] | None,
     ) -> Chosen:
-        """From the arguments of ``pack``."""
         files = (file_columns,) if isinstance(file_columns, str) else tuple(file_columns or ())
         return cls(
             image=image_column,
@@ -126,7 +125,6 @@ def _plain(name: str) -> str:
 
 
 def called_like_images() -> str:
-    """The usual names of columns of images, for a message."""
     return " or ".join(_IMAGES)
 
 

@@ -31,7 +31,7 @@ _UNDECODED = re.compile("[\udc80-\udcff]")  # what "surrogateescape" makes of ot
 _FILE_NAME = "_file_name"  # ends the names of Hugging Face's columns of files
 
 
-def list_source(path: str, chosen: Chosen | None = None) -> FolderSource:
+def list_source(path: str, chosen: Chosen) -> FolderSource:
     """The files of a list, in its order.
 
     The columns of paths and labels are found by their names (``_labels.py``); paths are relative to
@@ -39,7 +39,6 @@ def list_source(path: str, chosen: Chosen | None = None) -> FolderSource:
     several columns of numbers, or class names, which are numbered in alphabetical order. Other
     columns become fields; a column of a CSV becomes an array if every value is a number, else text.
     """
-    chosen = chosen or Chosen()
     chosen.refuse(repr(path), "image", "label", "files")
     table = _read(path, chosen)
     columns = dict(table.columns)
@@ -69,9 +68,9 @@ def list_source(path: str, chosen: Chosen | None = None) -> FolderSource:
     return source
 
 
-def listed_files(path: str, chosen: Chosen | None = None) -> list[str]:
+def listed_files(path: str, chosen: Chosen) -> list[str]:
     """The paths in the list at ``path``, unchanged: of images, and of files that become fields."""
-    table = _read(path, chosen or Chosen())
+    table = _read(path, chosen)
     return [file for name in (table.image, *table.files) for file in table.columns[name] if file]
 
 

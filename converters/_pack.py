@@ -167,56 +167,56 @@ def pack(
     if part is not None:
         source, split = part_of(source, part), None
         chosen = chosen.of_part(part)
-    if is_url(source) or is_url(destination):
-        again = functools.partial(
-            pack, encode=encode, resize=resize, quality=quality, workers=workers, split=split,
-            on_error=on_error, exif=exif, check=check, shards=shards, shard_nbytes=shard_nbytes,
-            compression=compression, overwrite=overwrite,
-            image_column=image_column, label_column=label_column, file_columns=file_columns,
-            masks=chosen.masks, annotations=chosen.annotations, ray=ray, progress=progress,
-        )  # fmt: skip
-        if is_url(destination) and overwrite:
-            raise UsageError(
-                f"{destination!r}: expected a local destination with overwrite=True: "
-                "delete the old store first"
-            )
-        if is_url(destination) and ray is None:
-            here = storage_options
-            if is_url(source):
-                again, here = functools.partial(again, storage_options=storage_options), None
-            return _remote.pack_to(
-                str(destination),
-                split,
-                functools.partial(again, source),
-                RemoteOptions(storage_options=here),
-            )
-        if is_url(source):
-            options_of_source = RemoteOptions(storage_options=storage_options)
-            with _remote.fetched(str(source), chosen, options_of_source) as fetched:
-                return again(fetched, destination)
-    elif storage_options is not None:
+    if on_error not in get_args(OnPackError):
+        raise UsageError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
+    if workers is not None and (not isinstance(workers, int) or workers < 1):
+        raise UsageError(f"workers: expected an integer of at least 1, got {workers!r}")
+    if is_url(destination) and overwrite:
+        raise UsageError(
+            f"{destination!r}: expected a local destination with overwrite=True: "
+            "delete the old store first"
+        )
+    if storage_options is not None and not (is_url(source) or is_url(destination)):
         raise UsageError(
             f"storage_options: expected a URL with them, got {source!r} and {destination!r}"
         )
-    if on_error not in get_args(OnPackError):
-        raise UsageError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
     options = {"shards": shards, "shard_nbytes": shard_nbytes, "compression": compression}
-    if workers is not None and (not isinstance(workers, int) or workers < 1):
-        raise UsageError(f"workers: expected an integer of at least 1, got {workers!r}")
     target = Resize.parse(resize) if resize is not None else None
-    path = os.fspath(destination)  # a URL, to which Ray's tasks write
-    if not is_url(path):
-        path = os.path.abspath(os.path.expanduser(path))
-    opened = open_source(source, chosen)
-    if ray is not None:
-        from . import _ray
+    remote = RemoteOptions(storage_options=storage_options)
+    of_destination = RemoteOptions() if is_url(source) else remote
 
-        _ray.check(path, opened, Sharding(shards, shard_nbytes, len(opened)), compression)
-    begin = functools.partial(
-        _pack, opened, encode=encode, target=target, quality=quality, workers=workers, split=split,
-        on_error=on_error, exif=exif, check=check, options=options, ray=ray, progress=progress,
-        remote=RemoteOptions(storage_options=storage_options),
-    )  # fmt: skip
+    def pack_into(path: str) -> PackReport:
+        with contextlib.ExitStack() as stack:
+            given = source
+            if is_url(source):
+                given = stack.enter_context(_remote.fetched(str(source), chosen, remote))
+            opened = open_source(given, chosen)
+            if ray is not None:
+                from . import _ray
+
+                _ray.check(path, opened, Sharding(shards, shard_nbytes, len(opened)), compression)
+            begin = functools.partial(
+                _pack, opened, encode=encode, target=target, quality=quality, workers=workers,
+                split=split, on_error=on_error, exif=exif, check=check, options=options, ray=ray,
+                progress=progress, remote=of_destination,
+            )  # fmt: skip
+            return _begun(path, split, opened, begin, overwrite=overwrite)
+
+    if is_url(destination) and ray is None:
+        return _remote.pack_to(str(destination), split, pack_into, of_destination)
+    path = os.fspath(destination)  # a URL, to which Ray's tasks write
+    return pack_into(path if is_url(path) else os.path.abspath(os.path.expanduser(path)))
+
+
+def _begun(
+    path: str,
+    split: str | None,
+    opened: PackSource,
+    begin: Callable[..., PackReport],
+    *,
+    overwrite: bool,
+) -> PackReport:
+    """Have ``begin`` pack to ``path``, if that may be, or beside what it is to replace."""
     staged = _turn.is_staging(path)
     parts = _split.paths(path, split)
     if not staged and not is_url(path):
@@ -366,7 +366,6 @@ def _pack(
 def _here(
     jobs: Sequence[PackJob], run: Run, opened: PackSource, options: Mapping[str, Any]
 ) -> list[PackedPart]:
-    """Write the stores of ``jobs`` in this process."""
     with contextlib.ExitStack() as stack:
         writers: list[tuple[PackJob, Writer, int]] = []
         for job in jobs:
@@ -408,9 +407,9 @@ def _jobs(
         return
     shares = _split.parse(split)
     part_of_key = _split.assign(keys, list(shares.values()))
-    for number, name in enumerate(["train", *shares]):
+    for number, (part, name) in enumerate(zip(_split.paths(path, split), ["train", *shares])):
         yield PackJob(
-            path=path if number == 0 else _split.path_of(path, name),
+            path=part,
             indices=good[part_of_key[good] == number],
             settings={**settings, "split": split, "part": name},
             remote=remote,
@@ -442,7 +441,7 @@ def _check_unchanged(opened: PackSource, finished: Sequence[PackJob]) -> None:
 
     That run was killed before the store was moved or uploaded to its place.
     """
-    for job in finished if opened.identity is None else ():
+    for job in finished:
         with open_store(job.path) as store:
             since_ns = max((os.stat(file).st_mtime_ns for file in store.files), default=0)
         changed = (index for index in job.indices.tolist() if opened.changed(index, since_ns))

@@ -232,7 +232,7 @@ def encode(
     source = shared.source
     there = place.found()
     if there is not None:
-        if not _changed(source, indices, there.begun_ns):
+        if not any(source.changed(index, there.begun_ns) for index in indices.tolist()):
             return there
         place.discard()
     told = 0.0
@@ -264,12 +264,6 @@ def _shared(reference: Any) -> Common:
     return common
 
 
-def _changed(source: PackSource, indices: np.ndarray, since_ns: int) -> bool:
-    return source.identity is None and any(
-        source.changed(index, since_ns) for index in indices.tolist()
-    )
-
-
 class ProgressBoard:
     """An actor that the tasks tell how far they are."""
 
@@ -281,7 +275,6 @@ class ProgressBoard:
         self._told[task] = done, nbytes
 
     def read(self) -> dict[str, tuple[int, int]]:
-        """Task -> its records and bytes."""
         return self._told
 
 

@@ -74,7 +74,6 @@ def asking(url: str, what: str, options: RemoteOptions) -> Iterator[None]:
 
 
 def file_system(url: str, options: RemoteOptions) -> tuple[fsspec.AbstractFileSystem, str]:
-    """The file system of ``url``, and the path in it."""
     needed("fsspec", f"URLs need fsspec: {install('remote')}")
     from ..storage.remote import fsspec_service
 
@@ -248,7 +247,6 @@ class RemoteFiles(Files):
                 yield data
 
     def shown(self, path: str) -> str:
-        """The path in the file system."""
         return self._paths.get(path, path)
 
 

@@ -23,7 +23,6 @@ class Skipped:
 
 
 def no_images(skipped: Sequence[Skipped]) -> DecodeError:
-    """The error where all files were left out."""
     files = f"none of {len(skipped):,} files is an image: " if len(skipped) > 1 else ""
     return DecodeError(f"{files}{skipped[0].reason}", path=skipped[0].path)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import threading
 import time
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from .._base.in_order import in_order
 from .._base.progress_bar import Progress
 from .._version import __version__
 from ..errors import DataError, DecodeError, UsageError
@@ -67,7 +68,6 @@ class Run:
         self._raise = on_error == "raise"
         self._workers = workers
         self._progress = progress
-        self._stop = threading.Event()
         self._writing = False  # during a call of the writer
         self._synced = time.monotonic()
         self._done = 0
@@ -136,7 +136,7 @@ class Run:
                 path = self._source.where(index)
                 reason = "skipped in the interrupted run"
                 self.skipped.append(Skipped(path=path, reason=reason, record=index))
-            elif self._source.identity is None and self._source.changed(index, writer.started_ns):
+            elif self._source.changed(index, writer.started_ns):
                 touched.append(index)
         self._compare(writer, have, np.array(touched, np.int64))
         self._nbytes += writer.nbytes
@@ -186,26 +186,17 @@ class Run:
     def _chunks(self, indices: np.ndarray) -> Iterator[Chunk]:
         """Chunks in order; the threads prefetch a few chunks."""
         gatherer = self._source.gatherer() if self._encoder.as_is else None
-        parts = self._parts(indices, grows=gatherer is not None)
-        ahead: collections.deque[Future[Chunk]] = collections.deque()
-        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="fastload-pack")
+        stop = threading.Event()
 
-        def submit(part: _Part) -> Future[Chunk]:
-            given = self._source, part[0], self._encoder, self._stop, part[1], gatherer
-            return pool.submit(read_chunk, *given)
+        def read(part: _Part) -> Chunk:
+            return read_chunk(self._source, part[0], self._encoder, stop, part[1], gatherer)
 
-        try:
-            for part in itertools.islice(parts, 2 * self._workers):
-                ahead.append(submit(part))
-            while ahead:
-                chunk = ahead.popleft().result()
-                if len(chunk.left):
-                    ahead.appendleft(submit((chunk.left, None)))
-                elif (following := next(parts, None)) is not None:
-                    ahead.append(submit(following))
-                yield chunk
-        finally:
-            self._stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            parts.close()  # what is fetched ahead is not wanted any more
-            self._stop.clear()
+        def left(chunk: Chunk) -> _Part | None:
+            return (chunk.left, None) if len(chunk.left) else None
+
+        with (
+            # Closed: what is fetched ahead is not wanted any more.
+            contextlib.closing(self._parts(indices, grows=gatherer is not None)) as parts,
+            in_order(read, parts, self._workers, "fastload-pack", stop, left) as chunks,
+        ):
+            yield from chunks

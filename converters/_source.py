@@ -68,7 +68,7 @@ class PackSource(abc.ABC):
         keys: the unique name of each sample.
         encoding: the default of ``encode``.
         noted: entries of the store's metadata that replace the options of ``pack``.
-        identity: replaces ``digest`` and the times of files; None: these are used.
+        identity: replaces ``digest``; None: that is used.
         concurrent: whether ``read`` may run in several threads at once.
         streamed: samples come from ``stream``, in order, and their number is unknown: there are no
             ``keys``, and ``read`` is not called.
@@ -113,7 +113,6 @@ class PackSource(abc.ABC):
         raise NotImplementedError
 
     def key(self, index: int) -> str:
-        """Name of one sample."""
         return self.keys[index]
 
     def gatherer(self) -> Gatherer | None:

@@ -50,12 +50,7 @@ def named(split: str | None) -> str | None:
 
 
 def paths(destination: str, split: str | None) -> list[str]:
-    """The paths of the parts of ``split``; without a split, ``destination``."""
-    names = [] if split is None else parse(split)
-    return [destination, *(path_of(destination, name) for name in names)]
-
-
-def path_of(destination: str, name: str) -> str:
-    """The path of the part ``name``: ``imgs.lmdb`` -> ``imgs-val.lmdb``."""
+    """The paths of the parts: ``imgs.lmdb``, ``imgs-val.lmdb``; without a split, the first."""
     stem, suffix = os.path.splitext(destination)
-    return f"{stem}-{name}{suffix}"
+    names = [] if split is None else parse(split)
+    return [destination, *(f"{stem}-{name}{suffix}" for name in names)]

@@ -290,7 +290,12 @@ class FolderSource(PackSource):
         return self.files.shown(self.store.files[index])
 
     def changed(self, index: int, since_ns: int) -> bool:
-        """By mtime and ctime of the file: a new file may have the mtime of the old one."""
+        """By mtime and ctime of the file: a new file may have the mtime of the old one.
+
+        Of remote files, the ``identity`` says it.
+        """
+        if self.files.remote:
+            return False
         status = os.stat(self.store.files[index])
         return max(status.st_mtime_ns, status.st_ctime_ns) > since_ns
 

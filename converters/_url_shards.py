@@ -241,7 +241,6 @@ def _asking(
 
 
 def _inside(system: fsspec.AbstractFileSystem, url: str) -> str:
-    """The path of ``url`` in its file system."""
     return str(system._strip_protocol(url))
 
 

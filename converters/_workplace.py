@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..storage import find_by_suffix
 from ..storage._durable import remove
 from ..storage._sidecar import SUFFIX as SIDECAR
+from ..storage.shard_set import with_companions
 
 
 class Workplace:
@@ -56,7 +57,5 @@ class Workplace:
 
 def companions_of(path: str) -> list[str]:
     """The files that lie beside a data file of a store, there or not: sidecar and indices."""
-    format_ = find_by_suffix(path)
-    forms = () if format_ is None else format_.companions
-    stem = os.path.splitext(path)[0]
-    return [path + SIDECAR, *(form.format(path=path, stem=stem) for form in forms)]
+    form = find_by_suffix(path)
+    return [path + SIDECAR, *([] if form is None else with_companions(form, path)[1:])]

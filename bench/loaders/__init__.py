@@ -44,7 +44,6 @@ REMOTE = {
 
 
 def make(name: str) -> Loader:
-    """The loader called ``name``; KeyError where there is none."""
     module, cls = (WHERE | SCALED | REMOTE)[name].split(":")
     loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
     return loader

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -26,11 +25,6 @@ _SHIFT = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
 _TABLE = np.stack(
     [np.arange(256) * scale + shift for scale, shift in zip(_SCALE, _SHIFT, strict=True)], axis=-1
 ).astype(np.float32)[None]
-
-
-def read(path: str) -> np.ndarray:
-    """uint8 HWC RGB."""
-    return decode(Path(path).read_bytes())
 
 
 def decode(data: bytes | memoryview) -> np.ndarray:
@@ -77,24 +71,29 @@ def write(image: np.ndarray, out: np.ndarray) -> None:
         )
 
 
+def finish(data: bytes, work: Workload, out: np.ndarray) -> None:
+    """One sample out of a file's bytes, as ``write`` does."""
+    write(augment(decode(data), work), out)
+
+
 def sample(data: bytes, work: Workload) -> torch.Tensor:
     """One finished sample (3, size, size) out of a file's bytes."""
     out = np.empty((3, work.size, work.size), work.dtype)
-    write(augment(decode(data), work), out)
+    finish(data, work, out)
     return torch.from_numpy(out)
 
 
 class Finish:
     """Makes a finished image and its label of a peer's sample, in the process where it is called.
 
-    ``image`` and ``label`` are where the sample has its bytes and its label.
+    ``label`` is where the sample has its label.
     """
 
-    def __init__(self, work: Workload, image: Any = "image", label: Any = "label") -> None:
-        self._work, self._image, self._label = work, image, label
+    def __init__(self, work: Workload, label: str = "label") -> None:
+        self._work, self._label = work, label
 
     def __call__(self, from_peer: Any) -> tuple[torch.Tensor, int]:
-        return sample(from_peer[self._image], self._work), int(from_peer[self._label])
+        return sample(from_peer["image"], self._work), int(from_peer[self._label])
 
 
 def empty(work: Workload, count: int) -> torch.Tensor:

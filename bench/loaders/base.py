@@ -38,6 +38,7 @@ class Loader(abc.ABC):
         store: name of its packed form, shared by loaders that read the same one; None if it reads
             the loose files.
         ordered: whether an unshuffled epoch comes in the order of the files.
+        layout: the memory format that it yields, where it is not the workload's.
     """
 
     summary: str
@@ -45,6 +46,7 @@ class Loader(abc.ABC):
     user_imports: ClassVar[tuple[str, ...]] = ()
     store: str | None = None
     ordered: ClassVar[bool] = True
+    layout: ClassVar[str | None] = None
     _loader: Any = None
     _channels_last = False  # whether batches of ``_loader`` are still to become that
 
@@ -61,10 +63,6 @@ class Loader(abc.ABC):
     def refusal(self, work: Workload) -> str | None:
         """Why it cannot do ``work``, or None."""
         return None
-
-    def memory_format(self, work: Workload) -> str:
-        """What it yields: ``work.memory_format``, unless its name says otherwise."""
-        return work.memory_format
 
     def pack(self, work: Workload, folder: Path) -> None:
         """Write its packed form of ``work.images`` into the empty ``folder``.

@@ -24,7 +24,14 @@ class Ffcv(Loader):
     store = "ffcv"
 
     def pack(self, work: Workload, folder: Path) -> None:
-        _write(work, folder / "images.beton")
+        from ffcv.fields import IntField, RGBImageField
+        from ffcv.writer import DatasetWriter
+
+        image = RGBImageField(write_mode="raw") if work.pixels == "raw" else _kept_jpeg_field()
+        fields = {"image": image, "label": IntField()}
+        samples, _ = work.samples()
+        writer = DatasetWriter(str(folder / "images.beton"), fields, num_workers=work.threads)
+        writer.from_indexed_dataset(_Files(samples, work.pixels), chunksize=50)
 
     def settings(self, work: Workload) -> list[Setting]:
         return [
@@ -50,7 +57,7 @@ class Ffcv(Loader):
             order=OrderOption.RANDOM if work.shuffled else OrderOption.SEQUENTIAL,
             drop_last=True,
             pipelines={
-                "image": _pipeline(work, self.memory_format(work) == "channels_last"),
+                "image": _pipeline(work, (self.layout or work.memory_format) == "channels_last"),
                 "label": [IntDecoder(), ToTensor(), Squeeze()],
             },
             custom_fields={"image": RGBImageField} if work.pixels == "jpeg" else {},
@@ -59,12 +66,8 @@ class Ffcv(Loader):
 
 
 class FfcvChannelsLast(Ffcv):
-    """FFCV's fastest layout."""
-
     summary = "FFCV, channels_last output (NHWC in memory), the fastest it does"
-
-    def memory_format(self, work: Workload) -> str:
-        return "channels_last"
+    layout = "channels_last"
 
     def refusal(self, work: Workload) -> str | None:
         if work.memory_format == "channels_last":
@@ -99,19 +102,6 @@ def _pipeline(work: Workload, channels_last: bool) -> list[Any]:
     if work.dtype == "float32":
         steps.append(NormalizeImage(255 * np.array(MEAN), 255 * np.array(STD), np.float32))
     return [*steps, ToTensor(), ToTorchImage(channels_last=channels_last)]
-
-
-def _write(work: Workload, path: Path) -> None:
-    from ffcv.fields import IntField, RGBImageField
-    from ffcv.writer import DatasetWriter
-
-    if work.pixels == "raw":
-        fields = {"image": RGBImageField(write_mode="raw"), "label": IntField()}
-    else:
-        fields = {"image": _kept_jpeg_field(), "label": IntField()}
-    samples, _ = work.samples()
-    writer = DatasetWriter(str(path), fields, num_workers=work.threads)
-    writer.from_indexed_dataset(_Files(samples, work.pixels), chunksize=50)
 
 
 def _kept_jpeg_field() -> Any:

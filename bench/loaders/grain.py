@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -30,13 +29,9 @@ class Grain(Loader):
         options = grain.ReadOptions(
             num_threads=setting["read_threads"], prefetch_buffer_size=setting["prefetch"]
         )
-        dataset = dataset.map(functools.partial(_read, Finish(work))).to_iter_dataset(options)
+        dataset = dataset.map(record).map(Finish(work)).to_iter_dataset(options)
         self._loader = dataset.batch(work.batch, drop_remainder=True, batch_fn=_stack)
         self._channels_last = work.memory_format == "channels_last"
-
-
-def _read(finish: Any, sample: tuple[str, int]) -> tuple[torch.Tensor, int]:
-    return finish(record(sample))
 
 
 def _stack(samples: Any) -> tuple[torch.Tensor, torch.Tensor]:

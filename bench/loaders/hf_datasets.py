@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,10 @@ class HfDatasets(DataLoaderBase):
             {"image": datasets.Value("binary"), "label": datasets.Value("int64")}
         )
 
-        def rows() -> Iterator[dict[str, Any]]:
-            yield from map(record, work.samples()[0])
-
-        cache = folder / "cache"
-        table = datasets.Dataset.from_generator(rows, features=features, cache_dir=str(cache))
+        cache, samples = folder / "cache", work.samples()[0]
+        table = datasets.Dataset.from_generator(
+            lambda: map(record, samples), features=features, cache_dir=str(cache)
+        )
         table.save_to_disk(str(folder / "table"))
         shutil.rmtree(cache)
 

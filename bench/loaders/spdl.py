@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -21,9 +22,6 @@ class Spdl(Loader):
         return [{"concurrency": work.threads, "buffer": 3}]
 
     def open(self, work: Workload, setting: Setting) -> None:
-        from bench.loaders import _opencv
-
-        self._opencv = _opencv
         self._work, self._setting = work, setting
         self._samples, _ = work.samples()
 
@@ -50,8 +48,9 @@ class Spdl(Loader):
 
     def _decode(self, source: Source) -> Batch:
         """A whole batch on one thread."""
-        work = self._work
-        images = self._opencv.empty(work, len(source))
+        from bench.loaders import _opencv
+
+        images = _opencv.empty(self._work, len(source))
         for (path, _), out in zip(source, images.numpy(), strict=True):
-            self._opencv.write(self._opencv.augment(self._opencv.read(path), work), out)
+            _opencv.finish(Path(path).read_bytes(), self._work, out)
         return images, torch.tensor([label for _, label in source])

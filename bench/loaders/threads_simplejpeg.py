@@ -10,6 +10,7 @@ import collections
 import random
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class ThreadsSimplejpeg(Loader):
     def open(self, work: Workload, setting: Setting) -> None:
         from bench.loaders import _opencv
 
-        self._opencv = _opencv
+        self._finish = _opencv.finish
         self._work = work
         self._samples, _ = work.samples()
         self._labels = torch.tensor([label for _, label in self._samples])
@@ -65,8 +66,7 @@ class ThreadsSimplejpeg(Loader):
 
     def _fill(self, indices: list[int], out: np.ndarray) -> None:
         for index, slot in zip(indices, out, strict=False):
-            image = self._opencv.read(self._samples[index][0])
-            self._opencv.write(self._opencv.augment(image, self._work), slot)
+            self._finish(Path(self._samples[index][0]).read_bytes(), self._work, slot)
 
     def _finished(self, jobs: list[Future[None]], buffer: torch.Tensor, batch: list[int]) -> Any:
         for job in jobs:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,12 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
 )
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
 
 from bench import data
 from bench import datasets as own
-from bench.datasets import (
-    Given,
-    Nested,
-    Ready,
-    Stream,
-    Tiny,
-    cifar,
-    small_transform,
-    train_transform,
-)
+from bench.datasets import Given, Stream, Tiny, small_transform, train_transform
 from bench.process import missing
 from bench.report import TIMES, Row
 from bench.suites.base import Figures, Options, Suite
@@ -53,7 +46,6 @@ class Configuration:
     persistent: bool = True
 
     def compare(self, workers: int, options: Options, **facts: Any) -> Row:
-        """The row of both loaders."""
         made = self.make(options)
         given = made if isinstance(made, Given) else Given(made, **self.more(made))
         images = len(getattr(given.dataset, "dataset", given.dataset))  # a stream's, a subset's
@@ -75,19 +67,20 @@ def _files(kind: Callable[[list[Path]], Any], count: int = 384, small: bool = Fa
 
 def _jpegs(options: Options, count: int, small: bool = False) -> Path:
     many = 48 if options.toy else count if small else 1200
-    given = options.data
-    return data.jpegs(options.cache, data=given, count=many, small=small, say=options.say)
+    return options.images.jpegs(many, small=small, given=options.data)
 
 
 def _with_masks(options: Options) -> Any:
     dataset = _files(own.Segmented)(options)
-    masks = data.masks(options.cache, _jpegs(options, 384), say=options.say)
-    dataset.masks = data.files(masks)
+    dataset.masks = data.files(options.images.masks(_jpegs(options, 384)))
     return dataset
 
 
-def _trained(files: list[Path], views: int = 1) -> Any:
-    return own.Trained(files, train_transform(), views)
+def _trained(
+    transform: Callable[[], Any], count: int = 384, *, views: int = 1, small: bool = False
+) -> _Make:
+    """Files as most training code has them."""
+    return _files(lambda files: own.Trained(files, transform(), views), count, small)
 
 
 def _hugging_face(files: list[Path]) -> Given:
@@ -101,41 +94,37 @@ def _samples(kind: Callable[[int], Any], count: int, toy: int = 100) -> _Make:
     return lambda options: kind(toy if options.toy else count)
 
 
+def _streamed(make: _Make) -> _Make:
+    return lambda options: Stream(make(options))
+
+
+def _in_order(dataset: Any) -> dict[str, Any]:
+    return {}
+
+
 _OWN = {
     each.name: each
     for each in (
         Configuration("pil", _files(own.Photos)),
-        Configuration("train", _files(_trained, 700)),
-        Configuration("v2", _files(lambda files: own.Trained(files, own.v2_transform()), 700)),
-        Configuration(
-            "v2-colors", _files(lambda files: own.Trained(files, own.v2_transform(224, 0.4)))
-        ),
-        Configuration("new-workers", _files(_trained, 700), persistent=False),
-        Configuration(
-            "stream", _files(lambda files: Stream(_trained(files)), 700), more=lambda dataset: {}
-        ),
-        Configuration("two-views", _files(functools.partial(_trained, views=2))),
-        Configuration(
-            "ten-crops", _files(lambda files: own.Trained(files, own.ten_crops()), 96), batch=16
-        ),
+        Configuration("train", _trained(train_transform, 700)),
+        Configuration("v2", _trained(own.v2_transform, 700)),
+        Configuration("v2-colors", _trained(partial(own.v2_transform, 224, 0.4))),
+        Configuration("new-workers", _trained(train_transform, 700), persistent=False),
+        Configuration("stream", _streamed(_trained(train_transform, 700)), more=_in_order),
+        Configuration("two-views", _trained(train_transform, views=2)),
+        Configuration("ten-crops", _trained(own.ten_crops, 96), batch=16),
         Configuration("image-and-mask", _with_masks),
         Configuration("numpy", _files(own.Arrays)),
-        Configuration("albumentations", _files(functools.partial(own.Albumented, cv2=False))),
-        Configuration("cv2", _files(functools.partial(own.Albumented, cv2=True))),
+        Configuration("albumentations", _files(partial(own.Albumented, cv2=False))),
+        Configuration("cv2", _files(partial(own.Albumented, cv2=True))),
+        Configuration("small-jpegs", _trained(small_transform, 4096, small=True), batch=128),
         Configuration(
-            "small-jpegs",
-            _files(lambda files: own.Trained(files, small_transform()), 4096, small=True),
-            batch=128,
-        ),
-        Configuration(
-            "small-v2",
-            _files(lambda files: own.Trained(files, own.v2_transform(32)), 4096, small=True),
-            batch=128,
+            "small-v2", _trained(partial(own.v2_transform, 32), 4096, small=True), batch=128
         ),
         Configuration("huggingface", _files(_hugging_face)),
-        Configuration("arrays", _samples(Ready, 1536, 24), batch=256),
-        Configuration("nested", _samples(Nested, 4096, 24), batch=128),
-        Configuration("cifar", _samples(cifar, 10_000, 24), batch=256),
+        Configuration("arrays", _samples(own.Ready, 1536, 24), batch=256),
+        Configuration("nested", _samples(own.Nested, 4096, 24), batch=128),
+        Configuration("cifar", _samples(own.cifar, 10_000, 24), batch=256),
         Configuration("mnist", _samples(own.mnist, 10_000, 24), batch=256),
         Configuration("tensors", _samples(own.tensors, 10_000, 24), batch=256),
     )
@@ -170,8 +159,6 @@ def _folder(kind: str, side: int, count: int) -> _Make:
     """An ImageFolder of ``count`` images of a format; ``side`` 0: photos, cropped to 224."""
 
     def make(options: Options) -> Any:
-        from torchvision.datasets import ImageFolder
-
         transform = small_transform(side) if 0 < side <= 64 else train_transform()
         return ImageFolder(str(_images(kind, side, count, options)), transform=transform)
 
@@ -179,19 +166,14 @@ def _folder(kind: str, side: int, count: int) -> _Make:
 
 
 def _images(kind: str, side: int, count: int, options: Options) -> Path:
-    many = 12 if options.toy else count
-    small = 0 < side <= 32
-    cache, say = options.cache, options.say
-    folder = data.jpegs(cache, data=None, count=many, small=small, say=say)
-    return data.converted(cache, folder, kind, side=side or None, say=say)
+    folder = options.images.jpegs(12 if options.toy else count, small=0 < side <= 32)
+    return options.images.converted(folder, kind, side=side or None)
 
 
 def _with_function(kind: str, side: int, count: int) -> _Make:
     """An ImageFolder with a user's own function in its transform."""
 
     def make(options: Options) -> Any:
-        from torchvision import transforms
-
         dataset = _folder(kind, side, count)(options)
         inverted = transforms.Lambda(lambda image: image.point(lambda level: 255 - level))
         dataset.transform.transforms.insert(2, inverted)
@@ -213,10 +195,6 @@ def own_collate(samples: list[Any]) -> Any:
     """A collate_fn as people write them."""
     images, labels = zip(*samples)
     return torch.stack(images), torch.tensor(labels)
-
-
-def _in_order(dataset: Any) -> dict[str, Any]:
-    return {}
 
 
 def _collated(dataset: Any) -> dict[str, Any]:
@@ -276,7 +254,7 @@ CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
     "datasets": (
         Configuration("TensorDataset", _samples(_rows, 100_000), batch=256),
         Configuration("tiny samples", _TINY),
-        Configuration("stream", lambda options: Stream(_TINY(options)), more=_in_order),
+        Configuration("stream", _streamed(_TINY), more=_in_order),
         Configuration("two million samples", _samples(Tiny, 2_000_000), more=_with_replacement),
         Configuration("ten samples", lambda options: Tiny(10), batch=4),
     ),

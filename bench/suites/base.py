@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from bench import data
+from bench.data import Images
 from bench.loaders import WHERE
 from bench.process import Failed, Refused, loading
 from bench.report import Row, row
@@ -53,6 +53,10 @@ class Options:
     tries: int | None = None
     repos: Path | None = None
 
+    @property
+    def images(self) -> Images:
+        return Images(self.cache, self.say)
+
 
 class Suite(abc.ABC):
     """A workload, and the measurements on it.
@@ -60,11 +64,13 @@ class Suite(abc.ABC):
     Attributes:
         name, summary: for the command line.
         variants: by name, what of its ``Workload`` is not the default.
+        loaders: those that may be asked for; all of them take part by default.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     variants: ClassVar[dict[str, dict[str, str]]]
+    loaders: ClassVar[tuple[str, ...]] = tuple(WHERE)
 
     @abc.abstractmethod
     def run(self, variant: str, options: Options) -> list[Row]:
@@ -87,19 +93,14 @@ class Suite(abc.ABC):
         many, size, batch = (_TOYS if options.toy else _IMAGES)[images]
         pixels = self.variants[variant].get("pixels", "jpeg")
         if images == "large":
-            folder = data.large(options.cache, toy=options.toy, say=options.say)
+            folder = options.images.large(toy=options.toy)
         else:
-            folder = data.jpegs(
-                options.cache,
-                data=options.data,
-                count=many if options.toy or count is None else count,
-                small=images == "small",
-                say=options.say,
-            )
+            many = many if options.toy or count is None else count
+            folder = options.images.jpegs(many, small=images == "small", given=options.data)
         if pixels != "jpeg":
             # Raw photos are resized to the side from which crops are cut.
             shorter = _RESIZE[size] if (pixels, images) == ("raw", "photos") else None
-            folder = data.converted(options.cache, folder, pixels, shorter=shorter, say=options.say)
+            folder = options.images.converted(folder, pixels, shorter=shorter)
         return Workload(
             suite=self.name,
             variant=variant,
@@ -112,10 +113,6 @@ class Suite(abc.ABC):
             stores=str(options.cache / "stores"),
             **self.variants[variant],
         )
-
-    def known(self) -> tuple[str, ...]:
-        """The loaders that may be asked for; all of them take part by default."""
-        return tuple(WHERE)
 
 
 # By kind: how many images, the side of the output, images in a batch; the same of a toy run.
@@ -140,12 +137,10 @@ class Figures:
             **options.machine,
             **facts,
         }
-        self._measured: list[Row] = []
-        self._absent: list[Row] = []
+        self._rows: list[Row] = []
 
     @classmethod
     def of(cls, work: Workload, options: Options, metrics: Metrics = RATE, **facts: Any) -> Figures:
-        """The rows of ``work``."""
         of_work = {
             "suite": work.suite,
             "variant": work.variant,
@@ -159,7 +154,7 @@ class Figures:
 
     @property
     def rows(self) -> list[Row]:
-        return [*self._measured, *self._absent]
+        return sorted(self._rows, key=lambda row: row["median"] is None)
 
     def in_turn(
         self, names: Iterable[str], measure: Callable[[str], T], rounds: int | None = None
@@ -181,7 +176,7 @@ class Figures:
             order = random.sample(list(found), len(found))
         return found
 
-    def prepared(self, work: Workload, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def prepared(self, work: Workload) -> dict[str, dict[str, Any]]:
         """What the worker's ``prepare`` says of each loader that can do ``work``."""
 
         def prepare(name: str) -> dict[str, Any]:
@@ -189,17 +184,14 @@ class Figures:
                 done: dict[str, Any] = process.call("prepare")
                 return done
 
-        return {name: done for name, (done,) in self.in_turn(names, prepare, 1).items()}
+        found = self.in_turn(self._options.loaders, prepare, 1)
+        return {name: done for name, (done,) in found.items()}
 
-    def add_all(
-        self,
-        found: Mapping[str, Sequence[Mapping[str, Any]]],
-        setting: dict[str, Any] | None = None,
-    ) -> None:
+    def add_all(self, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Add the metrics of what was found by loader and round."""
         for metric, unit, key in self._metrics:
             for name, rounds in found.items():
-                self.add(name, [each[key] for each in rounds], metric, unit, setting=setting)
+                self.add(name, [each[key] for each in rounds], metric, unit)
 
     def add(
         self,
@@ -211,13 +203,11 @@ class Figures:
     ) -> None:
         """Add a figure, of one value for each round."""
         what = {"metric": metric, "unit": unit, **self._facts, **facts}
-        self._measured.append(row(loader=loader, values=values, **what))
+        self._rows.append(row(loader=loader, values=values, **what))
 
     def none(self, loader: str, reason: str) -> None:
-        """Say why a loader has no figure."""
         metric, unit, _ = self._metrics[0]
-        what = {"metric": metric, "unit": unit, "reason": reason, **self._facts}
-        self._absent.append(row(loader=loader, **what))
+        self.add(loader, (), metric, unit, reason=reason)
 
     def _failed(self, name: str, error: Refused | Failed) -> None:
         """Note it, and show what its process said when it failed."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
 
 from bench.loaders._torchvision import transforms_v1
 from bench.report import Row
@@ -18,15 +20,11 @@ _BUCKETS = Buckets.around(256 * 256, step=32)
 
 
 class Cache(Suite):
-    """The cost of each FastLoader cache in the first epoch, and its gain in later ones."""
-
     name = "cache"
     summary = "FastLoader(cache=...) on loose files: the first epoch, later ones, bytes an image"
     variants = {"train": {}, "eval": {}, "small": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        from torchvision.datasets import ImageFolder
-
         images = "small" if variant == "small" else "photos"
         work = self.work(variant, options, images=images, recipe=variant)
         dataset = ImageFolder(work.images, transform=transforms_v1(work))
@@ -72,9 +70,6 @@ class BucketsSuite(Suite):
     variants = {"photos": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        from torchvision import transforms as T
-        from torchvision.datasets import ImageFolder
-
         work = self.work(variant, options)
         tf = T.Compose([_BUCKETS.crop(), T.RandomHorizontalFlip(), T.ToTensor()])
         dataset = ImageFolder(work.images, transform=tf)

@@ -17,12 +17,7 @@ from bench.suites.race import start
 
 
 class Pack(Suite):
-    """How fast each packed form is written, and how large it is.
-
-    fastload does not return before what it wrote is on the disk (fsync); FFCV's, WebDataset's,
-    LitData's and MosaicML's writers leave that to the system. Two rates are therefore given: until
-    the writer returns, and until its files are on the disk, for which the files of all are synced.
-    """
+    """Two rates, as not every writer syncs its files: until it returns, and until all is synced."""
 
     name = "pack"
     summary = "writing each packed form: images/s, and bytes on disk against the JPEGs"
@@ -62,8 +57,6 @@ class Pack(Suite):
 
 
 class Startup(Suite):
-    """The time before a script's first batch."""
-
     name = "startup"
     summary = (
         "fresh processes: import time beyond torch and torchvision, construction to first batch"
@@ -81,16 +74,14 @@ class Startup(Suite):
         metrics = (("first batch", "s", "first_batch_s"), ("import", "ms", "import_ms"))
         figures = Figures.of(work, options, metrics)
         # A first round counts for nothing: what is compiled once is compiled then.
-        warm = figures.in_turn(figures.prepared(work, options.loaders), started, 1)
+        warm = figures.in_turn(figures.prepared(work), started, 1)
         figures.add_all(figures.in_turn(warm, started))
         return figures.rows
 
 
 class Memory(Suite):
-    """The peak of a loader and its workers while batches are read."""
-
     name = "memory"
-    summary = "the process tree while training batches are read: Pss_Anon + Pss_Shmem, and Pss"
+    summary = "the process tree while batches are read, at its peak: Pss_Anon + Pss_Shmem, and Pss"
     variants = {"float32": {}}
 
     def run(self, variant: str, options: Options) -> list[Row]:
@@ -118,7 +109,7 @@ class Memory(Suite):
             ("all memory, mapped files included", "MB", "pss"),
         )
         figures = Figures.of(work, options, metrics)
-        figures.add_all(figures.in_turn(figures.prepared(work, options.loaders), peak))
+        figures.add_all(figures.in_turn(figures.prepared(work), peak))
         return figures.rows
 
 
@@ -127,8 +118,6 @@ _READ = 0.9
 
 
 class Cold(Suite):
-    """Epochs whose data is not in the page cache."""
-
     name = "cold"
     summary = "imagenet-train, the data dropped from the page cache before each epoch"
     variants = {"float32": {}}

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from bench import reference
+from bench.check import reference
 from bench.loaders import SCALED, WHERE
 from bench.process import Process, loading
 from bench.report import Row
@@ -60,7 +60,7 @@ def start(process: Process, work: Workload, options: Options) -> dict[str, Any]:
         "start",
         seconds=options.seconds / 2,
         tries=1 if options.toy else options.tries,
-        reference=str(reference.make(work)),
+        reference=str(reference(work)),
     )
     return started
 
@@ -103,8 +103,6 @@ class RawTrain(ImagenetTrain):
 
 
 class SmallImages(ImagenetTrain):
-    """The cost of each image decides."""
-
     name = "small-images"
     summary = "32x32 images: RandomCrop(32, padding=4), flip, normalise; batch 256, shuffled"
     images = "small"
@@ -126,9 +124,7 @@ class Augment(Suite):
     variants = {
         name: {} for name in ("plain", "jitter", "randaugment", "trivialaugment", "mixup", "large")
     }
-
-    def known(self) -> tuple[str, ...]:
-        return (*WHERE, *SCALED)
+    loaders = (*WHERE, *SCALED)
 
     def run(self, variant: str, options: Options) -> list[Row]:
         if variant == "large":

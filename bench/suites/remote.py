@@ -33,9 +33,7 @@ class Remote(Suite):
     name = "remote"
     summary = "imagenet-train behind 20 ms and 50 MB/s: nothing cached, all, or half"
     variants = {"cold": {}, "warm": {}, "half": {}}
-
-    def known(self) -> tuple[str, ...]:
-        return tuple(REMOTE)
+    loaders = tuple(REMOTE)
 
     def run(self, variant: str, options: Options) -> list[Row]:
         if str(_TESTS) not in sys.path:
@@ -77,6 +75,6 @@ class Remote(Suite):
             metrics += (("first batch", "s", "first_batch_s"),)
         link = {"latency_s": _LATENCY_S, "bytes_per_s": _BYTES_PER_S}
         figures = Figures.of(work, options, metrics, **link)
-        packed = figures.prepared(work, options.loaders)
+        packed = figures.prepared(work)
         figures.add_all(figures.in_turn(packed, epoch))
         return figures.rows

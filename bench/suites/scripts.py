@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from bench import data, machine
+from bench import machine
 from bench.process import missing
 from bench.report import TIMES, Row
 from bench.script_files import lay_out
@@ -62,8 +62,7 @@ def _measured(script: Script, options: Options, workers: int, facts: dict[str, A
     assert options.repos is not None
     checkout = options.repos / script.folder
     count = 24 if options.toy else _PHOTOS // (1 + script.heavy)
-    images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
-    photos = lay_out(options.cache, images, say=options.say)
+    photos = lay_out(options.images, options.images.jpegs(count, given=options.data))
     with imported(checkout / script.imports):
         said = io.StringIO()  # most say what they do while they make a dataset
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

@@ -20,23 +20,31 @@ def in_order(
     threads: int,
     name: str,
     ended: threading.Event | None = None,
+    rest: Callable[[_R], _T | None] = lambda result: None,
 ) -> Iterator[Iterator[_R]]:
     """What ``call`` returns for each of ``items``, in turn, while the block lasts.
 
-    ``ended`` is set when the block is left: ``call`` may look at it, and return early.
+    ``ended`` is set when the block is left: ``call`` may look at it, and return early. ``rest``
+    says of a result what is left to do of its item, which comes next.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
     ahead: collections.deque[Future[_R]] = collections.deque()
 
-    def results() -> Generator[_R, None, None]:
+    def results(most: int) -> Generator[_R, None, None]:
+        while len(ahead) > most:
+            result = ahead.popleft().result()
+            left = rest(result)
+            if left is not None:
+                ahead.appendleft(pool.submit(call, left))
+            yield result
+
+    def every() -> Generator[_R, None, None]:
         for item in items:
             ahead.append(pool.submit(call, item))
-            if len(ahead) == 2 * threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+            yield from results(2 * threads - 1)
+        yield from results(0)
 
-    ordered = results()
+    ordered = every()
     try:
         yield ordered
     finally:

@@ -105,14 +105,15 @@ def machine() -> dict[str, str | int]:
     """Identifies this machine."""
     return {
         "fastload": __version__,
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpus": cpu.available(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Of this machine's processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -46,6 +46,7 @@ def drawn(
     ``line`` is the least width of an outline in pixels, for an image that is scaled down later.
     """
     from PIL import Image, ImageDraw
+    from torchvision.ops import box_convert
 
     levels = np.array(image)
     for name, _ in joint.named("mask"):
@@ -58,7 +59,8 @@ def drawn(
     width = max(line, max(image.size) // 200)
     for number, (name, kind) in enumerate(joint.kinds):
         if kind in FORMATS:
-            for left, top, right, bottom in _corners(values[name], kind):
+            corners = box_convert(values[name].reshape(-1, 4).double(), kind, "xyxy").round()
+            for left, top, right, bottom in corners.tolist():
                 if right > left and bottom > top:
                     draw.rectangle(
                         (left, top, right - 1, bottom - 1), outline=_COLOURS[number], width=width
@@ -67,12 +69,3 @@ def drawn(
             for x, y in values[name].reshape(-1, 2).tolist():
                 draw.rectangle((x - width, y - width, x + width, y + width), fill=_COLOURS[number])
     return image
-
-
-def _corners(boxes: torch.Tensor, form: str) -> list[list[float]]:
-    """The boxes as left, upper, right and lower edge."""
-    first, second = boxes.reshape(-1, 2, 2).double().unbind(1)
-    if form == "cxcywh":
-        first = first - second / 2
-    ends = second if form == "xyxy" else first + second
-    return torch.cat([first, ends], 1).round().tolist()

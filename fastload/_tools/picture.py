@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .._base.whole_file import whole_file
-from ..errors import MissingDependencyError, UsageError
+from ..errors import UsageError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,12 +24,8 @@ _SIDES = {"JPEG": 65_500, "WEBP": 16_383, "GIF": 65_535}  # pixels at most, wher
 def format_of(path: str | os.PathLike[str]) -> str:
     """Pillow's name of the format for the suffix of ``path``.
 
-    Raises UsageError for an unknown suffix, MissingDependencyError without Pillow.
+    Raises UsageError for an unknown suffix.
     """
-    try:
-        import PIL  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError("pictures need Pillow: pip install Pillow") from error
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix not in _FORMATS:
         raise UsageError(

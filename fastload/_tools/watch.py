@@ -76,7 +76,7 @@ def _board(total: int | None) -> Iterator[Callable[[int, Stats], None]]:
     from .._base.progress_bar import bar, room
 
     if in_notebook():
-        yield _Table(total).show
+        yield _table(total)
         return
     with bar("epoch", unit="batches", total=total) as shown:
 
@@ -87,38 +87,34 @@ def _board(total: int | None) -> Iterator[Callable[[int, Stats], None]]:
         yield show
 
 
-class _Table:
+def _table(total: int | None) -> Callable[[int, Stats | None], None]:
     """A notebook's table: how far the epoch is, and what a notebook shows of ``stats()``."""
+    from .._base.notebook import Output, bar, table
+    from .._run.notebook import figure_rows
 
-    def __init__(self, total: int | None) -> None:
-        from .._base.notebook import Output
+    begin, output = time.monotonic(), Output()
 
-        self._total = total
-        self._begin = time.monotonic()
-        self._output = Output()
-        self.show(0, None)  # the first batch may take long
-
-    def show(self, batches: int, stats: Stats | None) -> None:
-        from .._base.notebook import bar, table
-        from .._run.notebook import figure_rows
-
-        done = self._progress(batches)
-        share = batches / self._total if self._total else 0.0
+    def show(batches: int, stats: Stats | None) -> None:
+        done = _progress(batches, total, time.monotonic() - begin)
+        share = batches / total if total else 0.0
         rows = [("epoch", bar(share, done)), *(figure_rows(stats) if stats is not None else ())]
         figures = "" if stats is None else f", {line(scalars(stats))}"
-        self._output.show(table(rows), f"epoch: {done}{figures}")
+        output.show(table(rows), f"epoch: {done}{figures}")
 
-    def _progress(self, batches: int) -> str:
-        from tqdm.std import tqdm
+    show(0, None)  # the first batch may take long
+    return show
 
-        passed = time.monotonic() - self._begin
-        if self._total is None:
-            return f"{batches:,} batches in {tqdm.format_interval(passed)}"
-        words = f"{batches:,} of {self._total:,} batches in {tqdm.format_interval(passed)}"
-        if not 0 < batches < self._total:
-            return words
-        left = passed * (self._total - batches) / batches
-        return f"{words}, {tqdm.format_interval(left)} left"
+
+def _progress(batches: int, total: int | None, passed_s: float) -> str:
+    from tqdm.std import tqdm
+
+    if total is None:
+        return f"{batches:,} batches in {tqdm.format_interval(passed_s)}"
+    words = f"{batches:,} of {total:,} batches in {tqdm.format_interval(passed_s)}"
+    if not 0 < batches < total:
+        return words
+    left_s = passed_s * (total - batches) / batches
+    return f"{words}, {tqdm.format_interval(left_s)} left"
 
 
 def _length(loader: FastLoader[Any]) -> int | None:

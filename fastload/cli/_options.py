@@ -135,11 +135,7 @@ def kept_for_json(as_json: bool) -> AbstractContextManager[object]:
 
 
 def opened(path: str, storage_options: dict[str, str | bool] | None) -> str | Store:
-    """``path``, or the store at this URL, opened with options.
-
-    Raises:
-        UsageError: options without a URL.
-    """
+    """``path``, or the store at this URL, opened with options."""
     if storage_options is None:
         return path
     from ..storage import open_store

@@ -10,13 +10,9 @@ from typing import TextIO
 def wrapped(text: str, stream: TextIO, heading: str = "") -> str:
     """``text`` in lines that the terminal ``stream`` breaks no word of; in a pipe as it is.
 
-    A terminal breaks a long line wherever its edge is. What is to be copied stays whole: long
-    paths, the line to type next, and lines that begin with spaces, such as a traceback's.
-
-    Args:
-        text: lines, each of which is a paragraph.
-        stream: where it will be printed.
-        heading: before the first line; the others are indented as far.
+    A terminal breaks a long line wherever its edge is. Each line is a paragraph. What is to be
+    copied stays whole: long paths, the line to type next, and lines that begin with spaces, such as
+    a traceback's. ``heading``: before the first line; the others are indented as far.
     """
     if not stream.isatty():
         return heading + text

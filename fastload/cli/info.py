@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from .._tools import picture
 from .._tools.summary import Spread, Summary, describe_count, describe_labels, summarise
 from ..errors import DataError
 from ..storage import Store, open_store
-from ..storage._read import read_records
+from ..storage._read import fetched_ahead
 from . import _options
 
 if TYPE_CHECKING:
@@ -123,43 +122,36 @@ def _contact_sheet(store: Store, path: str) -> int:
     columns = max(1, min(_COLUMNS, count))
     rows = max(1, -(-count // columns))
     sheet = Image.new("RGB", (columns * _TILE, rows * _CELL), "white")
-    kinds, sizes, keys = store.kinds(indices), store.sizes(indices), store.keys(indices)
-    for at, data in enumerate(read_records(store, indices)):
-        size = int(sizes[at, 0]), int(sizes[at, 1])
-        draw = functools.partial(_drawn, store=store, record=int(indices[at]))
-        tile = _tile(data, int(kinds[at]), size, draw)
+    keys = store.keys(indices)
+    records = (record for part in fetched_ahead(store, [indices]) for record in part.tolist())
+    for at, record in enumerate(records):
+        tile = _tile(store, record)
         x, y = at % columns * _TILE, at // columns * _CELL
         sheet.paste(tile, (x + (_TILE - tile.width) // 2, y + (_TILE - tile.height) // 2))
-        labels = None if store.labels is None else store.labels[indices[at]].tolist()
+        labels = None if store.labels is None else store.labels[record].tolist()
         label = "" if labels is None else picture.label_text(labels, store.classes)
-        told = (f"{indices[at]}  {label}", keys[at])
+        told = (f"{record}  {label}", keys[at])
         for line, text in enumerate(told):
             picture.write(sheet, (x + 2, y + _TILE + line * picture.LINE), text, _TILE - 4)
     picture.save(sheet, path)
     return count
 
 
-def _drawn(image: Image.Image, *, store: Store, record: int) -> Image.Image:
+def _tile(store: Store, record: int) -> Image.Image:
     """The image of a record with its masks and boxes over it."""
-    if not store.joint:
-        return image  # without the second that torch takes to be imported
-    from .._tools.marks import as_stored
-    from .._transforms.targets.joint import Joint
-
-    joint = Joint.of(True, store)
-    return as_stored(image, joint, store, record, line=-(-max(image.size) // (_TILE - 4)))
-
-
-def _tile(
-    data: bytes, kind: int, size: tuple[int, int], draw: Callable[[Image.Image], Image.Image]
-) -> Image.Image:
     from PIL import Image
 
-    from .._engine.pillow import image_of
+    from .._engine.pillow import decode_record
 
     most = _TILE - 4
     try:
-        image = draw(image_of(data, kind, size, {"path": None, "record": None, "offset": None}))
+        image = decode_record(store, record, check=False)
+        if store.joint:  # else without the second that torch takes to be imported
+            from .._tools.marks import as_stored
+            from .._transforms.targets.joint import Joint
+
+            line = -(-max(image.size) // most)
+            image = as_stored(image, Joint.of(True, store), store, record, line=line)
     except DataError:
         return Image.new("RGB", (most, most), "grey")
     image.thumbnail((most, most))

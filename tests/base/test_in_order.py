@@ -44,3 +44,25 @@ def test_an_error_comes_in_its_turn_and_the_others_are_told_to_end() -> None:
             done.append(result)
     assert done == [0, 1]
     assert not [one for one in threading.enumerate() if one.name.startswith("test-ends")]
+
+
+def test_what_is_left_of_a_part_comes_behind_its_beginning() -> None:
+    with in_order(
+        lambda part: (part[:2], part[2:]),
+        ["abcde", "f", "ghi", "jk", "l", "mno"],
+        1,
+        "test",
+        rest=lambda result: result[1] or None,
+    ) as results:
+        assert [some for some, _ in results] == [
+            "ab",
+            "cd",
+            "e",
+            "f",
+            "gh",
+            "i",
+            "jk",
+            "l",
+            "mn",
+            "o",
+        ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import check, reference
+from bench import check
 from bench.loaders.base import Batch, Loader, Setting
 from bench.synthetic import make_images
 from bench.workload import Workload
@@ -60,7 +60,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Workload:
 
 
 def checked(work: Workload, spoil: Callable[[Batch], Batch] = lambda batch: batch) -> object:
-    return check.check(Given(work, spoil), work, str(reference.make(work)))
+    return check.check(Given(work, spoil), work, str(check.reference(work)))
 
 
 def test_torchvisions_own_output_passes(work: Workload) -> None:
@@ -94,7 +94,7 @@ def test_spoilt_output_is_refused(
 
 
 def test_the_reference_is_made_once(work: Workload) -> None:
-    path = reference.make(work)
+    path = check.reference(work)
     made = path.stat().st_mtime_ns
-    assert reference.make(work) == path
+    assert check.reference(work) == path
     assert Path(path).stat().st_mtime_ns == made

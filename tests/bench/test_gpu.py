@@ -64,7 +64,7 @@ def test_transfer_times_fed_steps_behind_what_was_ahead(
 
     clocks = SimpleNamespace(perf_counter=clock, perf_counter_ns=lambda: 0)
     monkeypatch.setattr(gpu_lab, "time", clocks)
-    monkeypatch.setattr(gpu_lab, "_synchronize", lambda device: waited.append(len(network.seen)))
+    monkeypatch.setattr(gpu_lab, "_synchronize", lambda: waited.append(len(network.seen)))
     dataset = PackedDataset(
         store,
         transform=transforms.Compose([transforms.RandomResizedCrop(16), transforms.ToTensor()]),

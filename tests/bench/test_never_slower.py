@@ -19,6 +19,8 @@ pytest.importorskip("torchvision")
     "variant",
     [pytest.param(name, marks=[pytest.mark.long] * (name != "batches")) for name in CONFIGURATIONS],
 )
+# One configuration opens GIFs as people do, and Pillow leaves the file of several frames open.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.usefixtures("no_leaks")
 def test_every_configuration_has_a_ratio_and_its_interval(cache: Path, variant: str) -> None:
     rows = rows_of_any(cache, "never-slower", variant)

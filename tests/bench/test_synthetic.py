@@ -7,11 +7,9 @@ import itertools
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from bench.synthetic import PHOTO, SMALL, jpeg, make_images
-from fastload import UsageError
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -63,8 +61,3 @@ def test_classes_differ_in_colour() -> None:
         return float(red - blue)
 
     assert hue(0) > hue(1) + 20
-
-
-def test_no_pictures_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="at least one picture"):
-        make_images(tmp_path, 0)

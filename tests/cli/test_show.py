@@ -24,7 +24,7 @@ from fastload import FastLoader, UsageError, pack
 from fastload._sources.packed import augmentation_of
 from fastload._tools import picture
 from fastload.cli import main
-from fastload.storage import Record
+from fastload.storage import Record, open_writer
 
 TRAIN = v1.Compose([v1.RandomResizedCrop((40, 48)), v1.ColorJitter(0.4, 0.4), v1.PILToTensor()])
 MODULE = """
@@ -60,6 +60,54 @@ def expected(dataset: Any, seed: int, epoch: int, transform: Any = TRAIN) -> tor
 def test_a_loader_is_answered_with_its_dataset(photos: Path) -> None:
     with pytest.raises(UsageError, match="got a loader: pass its dataset"):
         fastload.show(FastLoader(str(photos), 4, transform=TRAIN))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"views": 0}, "views: expected 1 or more, got 0"),
+        ({"samples": 0}, "samples: expected 1 or more, got 0"),
+        ({"transform": [TRAIN, TRAIN]}, "expected one chain of transforms, got 2 views"),
+        ({"transform": lambda image: np.zeros((4, 4, 7))}, r"got ndarray of shape \(4, 4, 7\)"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(photos: Path, given: dict[str, Any], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        fastload.show(photos, **given)
+
+
+def test_a_dataset_without_samples_to_choose_from_is_said(tmp_path: Path) -> None:
+    class Stream(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(())
+
+    with pytest.raises(UsageError, match="expected a map-style dataset or a path, got Stream"):
+        fastload.show(Stream())
+    with open_writer(tmp_path / "a.lmdb"):
+        pass
+    with pytest.raises(UsageError, match=r"a\.lmdb': expected samples to show, found an empty"):
+        fastload.show(tmp_path / "a.lmdb")
+
+
+@pytest.mark.parametrize(
+    ("transform", "levels"),
+    [
+        (lambda image: torch.from_numpy(np.asarray(image.convert("L"))).clone(), "unchanged"),
+        (lambda image: image.convert("L"), "unchanged"),
+        (lambda image: np.asarray(image) / 255, "0 to 1 as 0 to 255"),
+    ],
+    ids=["gray tensor", "image", "array"],
+)
+def test_what_only_python_can_run_is_shown_as_it_comes(
+    photos: Path, transform: Any, levels: str
+) -> None:
+    crop = v1.CenterCrop(30)
+    shown = fastload.show(photos, v1.Compose([crop, transform]), samples=[1], views=1)
+    assert shown.levels == levels
+    x, y, w, h = shown.tiles[1].box
+    stored = crop(ImageFolder(photos)[1][0])
+    made = stored if levels != "unchanged" else stored.convert("L").convert("RGB")
+    np.testing.assert_array_equal(np.asarray(shown.image)[y : y + h, x : x + w], np.asarray(made))
 
 
 def part(picture: Image.Image, tile: Any) -> np.ndarray:

@@ -647,6 +647,9 @@ def test_a_class_without_a_value_in_the_mask_is_named(
     (labels / "1.txt").write_text(f"{number} 0.1 0.1 0.9 0.1 0.9 0.9\n")
     with pytest.raises(DecodeError, match=rf"line 1 of '.*1\.txt': class {number} has no value"):
         pack(scene.images, tmp_path / "a.lmdb", annotations=labels, masks=labels)
+    others = shutil.copytree(labels, tmp_path / "others")
+    with pytest.raises(UsageError, match=r"expected a folder of masks, or '.*labels' itself, got"):
+        pack(scene.images, tmp_path / "a.lmdb", annotations=labels, masks=others)
     (labels / "classes.txt").write_text("\n".join(map(str, range(number + 1))))
     pack(scene.images, tmp_path / "a.lmdb", annotations=labels, masks=labels)
     store = open_store(tmp_path / "a.lmdb")

@@ -509,6 +509,22 @@ def test_two_lists_of_metadata_are_named(images: Path, masks: Path, tmp_path: Pa
         pack(images, tmp_path / "a.lmdb")
 
 
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ({"mask": 1}, "expected one field called 'mask', got two: rename a column"),
+        ({"x": {"base64": "?"}}, "invalid base64"),
+    ],
+)
+def test_values_of_a_list_that_are_no_field_are_named(
+    images: Path, masks: Path, tmp_path: Path, more: dict[str, Any], match: str
+) -> None:
+    path = metadata(images, "jsonl")
+    write(path, [{**json.loads(line), **more} for line in path.read_text().splitlines()])
+    with pytest.raises(StoreError, match=match):
+        pack(images, tmp_path / "a.lmdb")
+
+
 # --- labels ---------------------------------------------------------------------------------------
 
 

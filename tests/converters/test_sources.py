@@ -619,6 +619,15 @@ class Numbers(torch.utils.data.Dataset[Any]):
         return self.image(i), i % 2
 
 
+def test_a_label_in_some_samples_alone_is_an_error(tmp_path: Path) -> None:
+    class Some(Numbers):
+        def __getitem__(self, i: int) -> Any:
+            return super().__getitem__(i) if i % 2 else self.image(i)
+
+    with pytest.raises(UsageError, match="expected a label in every sample of the dataset or in n"):
+        pack(Some(), tmp_path / "a.lmdb")
+
+
 def decoded(path: Path) -> list[np.ndarray]:
     return [np.asarray(Image.open(io.BytesIO(data))) for data in data_of(open_store(path))]
 
@@ -901,6 +910,8 @@ def test_cifar_in_python_and_in_binary_form(tmp_path: Path, hundred: bool, archi
         )
         head = np.array(columns, np.uint8).T
         binaries[f"{name}.bin"] = np.concatenate([head, batch[b"data"]], axis=1).tobytes()
+    (classes,) = meta.values()
+    binaries["fine_label_names.txt" if hundred else "batches.meta.txt"] = b"\n".join(classes)
     expected = np.concatenate([batch[b"data"] for batch in batches])
     expected = expected.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     for folder, content in ((python, files), (binary, binaries)):
@@ -926,8 +937,7 @@ def test_cifar_in_python_and_in_binary_form(tmp_path: Path, hundred: bool, archi
         assert store.labels.tolist() == [label for batch in batches for label in batch[key]]
         if hundred:
             assert store.column("coarse_label").tolist() == batches[0][b"coarse_labels"]
-        if folder == python:
-            assert store.classes[:2] == ["Klasse0", "Klasse1"]
+        assert store.classes[:2] == ["Klasse0", "Klasse1"]
     if not archive:
         pack(tmp_path / python / ("test" if hundred else "test_batch"), tmp_path / "test.lmdb")
         assert len(open_store(tmp_path / "test.lmdb")) == 4
@@ -972,7 +982,45 @@ def test_damaged_idx_files_are_refused(tmp_path: Path, data: bytes) -> None:
         pack(tmp_path / "train-images-idx3-ubyte", tmp_path / "a.lmdb")
 
 
+TWO = idx(np.zeros((2, 4, 4), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("files", "match"),
+    [
+        ({"train-images-idx3-ubyte.gz": gzip.compress(TWO)[:-9]}, "the file is damaged"),
+        ({"train-images-idx3-ubyte": TWO}, "expected its labels beside it, as train-labels"),
+        (
+            {
+                "train-images-idx3-ubyte": TWO,
+                "train-labels-idx1-ubyte": idx(np.zeros(3, np.uint8)),
+            },
+            "2 images have 3 labels",
+        ),
+        ({"cifar-10-python.tar.gz": b"no archive"}, "the archive is damaged"),
+        ({"cifar-10-batches-bin/data_batch_1.bin": bytes(3072)}, "expected records of 3073 bytes"),
+        ({"cifar-10-batches-bin/readme.html": b""}, "expected CIFAR's batches, found none"),
+    ],
+)
+def test_downloads_that_are_not_whole_say_what_is_wrong(
+    tmp_path: Path, files: dict[str, bytes], match: str
+) -> None:
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    source = next(iter(files)).split("/")[0]
+    with pytest.raises(StoreError, match=match):
+        pack(tmp_path / source, tmp_path / "a.lmdb")
+
+
 # --- estimates ------------------------------------------------------------------------------------
+
+
+def test_an_estimate_of_files_that_are_no_images_says_why(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jpg").write_bytes(b"not a JPEG")
+    with pytest.raises(DecodeError, match="no image could be read: expected an image, found"):
+        estimate(tmp_path / "in", tmp_path / "a.lmdb")
 
 
 def test_estimate_measures_every_encoding_and_writes_nothing(tmp_path: Path) -> None:

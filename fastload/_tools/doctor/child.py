@@ -15,6 +15,7 @@ from typing import Any
 
 from ..._base.machine import cpu, memory
 from ..._base.progress_bar import bar, wanted
+from ..._base.whole_file import whole_file
 from .counters import SUMS, Counters
 from .observation import Observation
 from .places import Places
@@ -94,10 +95,8 @@ def fork_by_default() -> None:
 
 
 def _write(seen: Observation, output: str) -> None:
-    """Write the observation, completely or not at all."""
-    partial = f"{output}.partial"
-    Path(partial).write_text(json.dumps(dataclasses.asdict(seen)), encoding="utf-8")
-    os.replace(partial, output)
+    with whole_file(output) as file:
+        file.write(json.dumps(dataclasses.asdict(seen)).encode())
 
 
 if __name__ == "__main__":

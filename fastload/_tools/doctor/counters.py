@@ -11,15 +11,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
+from PIL import Image, ImageFile
 
 from ..._base.machine import cpu
 from .profiler import Profiler
-
-if TYPE_CHECKING:
-    from PIL import Image, ImageFile
 
 _Loaded = TypeVar("_Loaded")
 
@@ -73,10 +71,6 @@ class Counters:
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             kind.fetch = self._fetching(kind.fetch)  # type: ignore[method-assign]
         sys.addaudithook(self._audit)
-        try:
-            from PIL import Image, ImageFile
-        except ImportError:
-            return
         ImageFile.ImageFile.load = self._loading(ImageFile.ImageFile.load)  # type: ignore[assignment, method-assign]
         Image.Image.resize = self._resizing(Image.Image.resize)  # type: ignore[method-assign]
 

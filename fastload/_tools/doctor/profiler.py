@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 
 from torch.utils.data._utils import fetch
 
+from ..._base.whole_file import whole_file
 from .observation import FunctionSeen
 from .places import Places, place
 
@@ -75,10 +76,9 @@ class Profiler:
         """Write the samples of this process so far."""
         if self._pid != os.getpid():
             return
-        partial = self.folder / f"{self._pid}.partial"
         rows = [[*key, dict(lines)] for key, lines in list(self._lines.items())]
-        partial.write_text(json.dumps({"looks": self._looks, "rows": rows}), encoding="utf-8")
-        partial.rename(partial.with_suffix(".profile"))
+        with whole_file(self.folder / f"{self._pid}.profile") as file:
+            file.write(json.dumps({"looks": self._looks, "rows": rows}).encode())
 
 
 def attributed(frame: FrameType | None, places: Places) -> tuple[_Key, str] | None:

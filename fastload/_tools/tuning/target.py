@@ -84,11 +84,7 @@ class Target:
 
     def native(self) -> bool:
         """Whether an engine of fastload reads it."""
-        return (
-            self.loader(Point(num_workers=0, batch_size=1))
-            .explain()
-            .startswith(("engine: native", "engine: python", "engine: gather"))
-        )
+        return self.loader(Point(num_workers=0, batch_size=1)).stats()["engine"] != "torch"
 
     def kinds(self) -> set[int]:
         """What its first records hold: ENCODED, RAW or DCT; nothing where rows are gathered."""
