@@ -227,6 +227,7 @@ class FastLoader(DataLoader[Sample]):
     _loader_of_torch = (
         False  # whether its class was derived from torch's, which FastLoader replaced
     )
+    _begun = False  # whether our __init__ was called
     _epoch_cursor: EpochCursor
     _threads = False
     _chosen_workers: int | None = None
@@ -356,6 +357,7 @@ class FastLoader(DataLoader[Sample]):
             shown |= {name: getattr(self, name) for name in shown if hasattr(self, name)}
         vars(self).update(
             shown,
+            _begun=True,
             _loader_given=given if others else None,
             _epoch_cursor=EpochCursor(),
             _exchanged=config.exchanged,
@@ -535,11 +537,6 @@ class FastLoader(DataLoader[Sample]):
             reported=getattr(self, "_IterableDataset_len_called", None),
             loader=weakref.ref(self),
         )
-
-    @property
-    def _begun(self) -> bool:
-        """Whether our ``__init__`` was called. A subclass may call torch's, or none."""
-        return "_loader_resources" in vars(self)
 
     @property
     def _loader_stateless(self) -> bool:

@@ -73,8 +73,9 @@ def _existing(parts: Sequence[Store]) -> _core.EntryTable | None:
 
 
 def _parts(store: Store) -> list[Store]:
-    from ..storage.concat import ConcatStore
+    if store.format == "concat":
+        from ..storage.concat import ConcatStore
 
-    if not isinstance(store, ConcatStore):
-        return [store]
-    return [part for inner in store.stores for part in _parts(inner)]
+        if isinstance(store, ConcatStore):
+            return [part for inner in store.stores for part in _parts(inner)]
+    return [store]

@@ -285,7 +285,7 @@ class Pipeline:
 
     def next(self) -> Outcome | None:
         """What came of the next batch, or None after the last one."""
-        if self.closed:
+        if self._closing.is_set():
             return None
         check_process(self._pid)
         if self._results is None:

@@ -34,7 +34,7 @@ from .._base import callers
 from .._base.torch_loader import is_torchs
 from . import epoch_plan, route
 from .config import LoaderConfig
-from .cursor import EpochCursor, generators, states_of
+from .cursor import EpochCursor, generators
 from .epoch_plan import EpochPlan
 from .maker import Maker, NoMaker, Outcome, PersistentWorkers, TorchMaker
 from .measurements import Measurements
@@ -228,7 +228,7 @@ class EpochIterator(_BaseDataLoaderIter):
         self._context = context
         cursor = context.cursor
         self._before = self._persistent.holder, cursor.base_seed
-        self._states = states_of(context.config)
+        self._states = [generator.get_state() for generator in generators(context.config)]
         self._begin()
         self._first_pending = True
         self._process = os.getpid()

@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 
 from .. import _native
-from .._engine.registry import chosen, is_engine, is_torch
+from .._engine.registry import ROWS, is_engine, is_torch, native
 from .._sources.kinds import is_packed, nested
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
@@ -86,7 +86,7 @@ def find(config: LoaderConfig) -> Route:
     if not reason:
         try:
             source = _readable(config, eager)
-            engine = chosen(source.store)
+            engine = ROWS if source.tensors else native()
             source = source.made_as(config.dtype, config.memory_format, config.decode)
             return EngineRoute(source, engine)
         except Unreadable as unreadable:

@@ -53,7 +53,7 @@ class PillowShare(NamedTuple):
 
     Attributes:
         looked_at: size of the sample.
-        left: int64, the records of the sample that Pillow decodes.
+        left: int64, the records of the sample that Pillow decodes, at least one.
         threads: why threads must do it; "" if processes can.
     """
 
@@ -64,13 +64,10 @@ class PillowShare(NamedTuple):
     @property
     def processes(self) -> bool:
         """Whether processes run Pillow."""
-        left = len(self.left)
-        return not self.threads and left > 0 and left >= _SHARE * self.looked_at
+        return not self.threads and len(self.left) >= _SHARE * self.looked_at
 
     def explain(self, source: Source, workers: int) -> list[str]:
-        """Lines for ``FastLoader.explain()``; none if the core decodes everything."""
-        if not len(self.left):
-            return []
+        """Lines for ``FastLoader.explain()``."""
         share = len(self.left) / self.looked_at
         who = f"{workers or 'the calling'} thread{'s' * (workers != 1)}"
         if self.processes:
@@ -94,7 +91,7 @@ class Setup(NamedTuple):
         instead: why the engine on a device that was asked for does not run; "" if it does, or none
             was asked for.
         on_ray: tasks on a Ray cluster run the engine.
-        pillow: what Pillow decodes, and where; None: no process could help.
+        pillow: what Pillow decodes, and where; None: nothing, or no process could help.
         ahead: batches to make ahead of the consumer; 0: each is made in ``next``.
         finished: the plan whose last steps run on the loader's device; None: the engine does all.
     """
@@ -213,7 +210,7 @@ def _check_for_ray(source: Source) -> None:
 
 
 def _pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> PillowShare | None:
-    """Pillow's share of ``source``; None if the engine or the source rules it out."""
+    """Pillow's share of ``source``; None: it has none, or the engine or source rules it out."""
     if registry.on_device(config.engine) or source.tensors or not len(source):
         return None
     if source.store.remote:
@@ -230,8 +227,9 @@ def _pillow_share(config: LoaderConfig, resources: Resources, source: Source) ->
             records[left_to_pillow(source.store, records, config.num_workers)],
         )
     _, records, for_pillow = looked_at
-    why = _why_threads(config, resources)
-    return PillowShare(looked_at=len(records), left=for_pillow, threads=why)
+    if not len(for_pillow):
+        return None
+    return PillowShare(len(records), for_pillow, threads=_why_threads(config, resources))
 
 
 def _why_threads(config: LoaderConfig, resources: Resources) -> str:

@@ -24,16 +24,22 @@ from .._transforms.plan import Plan, Views
 from ..errors import UsageError
 from ..hints import CheckCrc
 from ..storage.base import Store
-from ..storage.tensors import Rows, TensorStore
-from . import arrays, huggingface
-from .kinds import ArrayDataset, ImageFolder, is_array_dataset, is_image_folder, unreadable_type
-from .mix import COMPONENT, MixDataset
+from . import huggingface
+from .kinds import (
+    ArrayDataset,
+    ImageFolder,
+    is_array_dataset,
+    is_image_folder,
+    is_mix_dataset,
+    unreadable_type,
+)
 from .packed import PackedDataset, augmentation_of
 from .unreadable import Unreadable
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a program mostly has one kind of dataset
     from .._transforms.targets.joint import Joint
     from ..storage.folder import FolderStore
+    from ..storage.tensors import TensorStore
 
 
 # Stores over image folders, with the samples that they were made for.
@@ -134,7 +140,7 @@ def resolve(dataset: object) -> Source:
         return _packed(dataset)
     if type(dataset) is Subset:
         return _subset(dataset)
-    if type(dataset) is ConcatDataset or isinstance(dataset, MixDataset):
+    if type(dataset) is ConcatDataset or is_mix_dataset(dataset):
         return _concat(dataset)
     if is_image_folder(dataset):
         return _image_folder(dataset)
@@ -216,6 +222,8 @@ def _subset(dataset: Subset[Any]) -> Source:
 
 def _concat(dataset: ConcatDataset[Any]) -> Source:
     from ..storage.concat import ConcatStore, NumberedConcatStore
+    from ..storage.tensors import Rows
+    from .mix import COMPONENT, MixDataset
 
     kind = "Mix" if isinstance(dataset, MixDataset) else "ConcatDataset"
     parts = [resolve(inner) for inner in dataset.datasets]
@@ -303,6 +311,8 @@ def _array_dataset(dataset: ArrayDataset) -> Source:
         raise Unreadable(
             f"the {type(dataset).__name__} has no transform, so its samples are PIL images"
         )
+    from . import arrays
+
     found = arrays.arrays_of(dataset)
     return Source(
         store=found.store,
@@ -319,6 +329,8 @@ def _tensor_dataset(dataset: TensorDataset) -> Source:
     torch takes each sample out of the tensors and stacks the samples again; an engine copies the
     rows of a batch once. Structure, types and values are those of default_collate.
     """
+    from ..storage.tensors import TensorStore
+
     tensors = dataset.tensors
     if not tensors or not all(plain(t) and t.dim() > 0 and t.is_contiguous() for t in tensors):
         raise Unreadable(
