@@ -95,8 +95,8 @@ class Epoch:
         self.maker = maker
         self.progress = progress
         self.yielded = self._before = progress.batches
+        self._measurements = measurements
         self._stamps, self._bad = measurements.stamps, measurements.bad
-        self._images = measurements.images
         self._length = length
         self._samples = 0
 
@@ -134,7 +134,7 @@ class Epoch:
         if outcome.clock is not None:
             self._stamps.worker(outcome.clock)
         if outcome.report is not None:
-            self._images.add(outcome.report)
+            self._measurements.images.add(outcome.report)
         if outcome.bad:
             self._samples += len(outcome.bad)
             self._bad.add(outcome.bad, self._samples)

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from .. import _native
+from .._base.derived import derived
 from .._base.indices import repeats_within
 from .._base.keywords import names_nearest
 from .._base.per_process import PerProcess
@@ -155,7 +156,10 @@ class PackedDataset(Dataset[Any]):
         # Shared memory, so that persistent workers see the epoch that the main process sets.
         self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
-        self._made: PerProcess[list[BatchEngine]] = PerProcess()
+
+    @derived
+    def _made(self) -> PerProcess[list[BatchEngine]]:
+        return PerProcess()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the augmentation, also in running workers.
@@ -214,7 +218,7 @@ class PackedDataset(Dataset[Any]):
         finally:
             randomness.put(state)
 
-    @functools.cached_property
+    @derived
     def _python_samples(self) -> PythonSamples:
         from .in_python import PythonSamples
 
@@ -329,7 +333,8 @@ class PackedDataset(Dataset[Any]):
         return self._made.put(made)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": PerProcess()}  # a copy's plans are its own
+        # a copy's plans are its own
+        return {name: value for name, value in vars(self).items() if name != "_made"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

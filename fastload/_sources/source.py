@@ -18,7 +18,6 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from .._base.indices import as_indices
-from .._base.nested import plain
 from .._base.value_class import value_class
 from .._transforms.plan import Plan, Views
 from ..errors import UsageError
@@ -83,16 +82,16 @@ class Source:
         self, dtype: torch.dtype | None, memory_format: torch.memory_format, decode: str
     ) -> Source:
         """The source with these arguments of FastLoader. Raises UsageError if it can't be."""
-        plan = self.plan
-        if not self.tensors:
-            plan = plan.with_output(dtype)
-        elif dtype is not None or memory_format != torch.contiguous_format:
-            raise UsageError(
-                "dtype and memory_format apply to decoded images, got a TensorDataset, whose rows "
-                "are copied unchanged: convert its tensors, or each batch"
-            )
-        plan = plan.with_decode(decode)
-        return self if plan is self.plan else dataclasses.replace(self, plan=plan)
+        if self.tensors:
+            if dtype is not None or memory_format != torch.contiguous_format:
+                raise UsageError(
+                    "dtype and memory_format apply to decoded images, got a TensorDataset, whose "
+                    "rows are copied unchanged: convert its tensors, or each batch"
+                )
+            return self
+        if dtype is None and decode == "exact":
+            return self
+        return dataclasses.replace(self, plan=self.plan.with_output(dtype).with_decode(decode))
 
     def lookup(self, indices: np.ndarray) -> np.ndarray:
         """The record numbers (int64) of the dataset's ``indices`` (int64).
@@ -329,6 +328,7 @@ def _tensor_dataset(dataset: TensorDataset) -> Source:
     torch takes each sample out of the tensors and stacks the samples again; an engine copies the
     rows of a batch once. Structure, types and values are those of default_collate.
     """
+    from .._base.nested import plain
     from ..storage.tensors import TensorStore
 
     tensors = dataset.tensors
