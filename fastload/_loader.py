@@ -533,7 +533,6 @@ class FastLoader(DataLoader[Sample]):
             config=config,
             resources=resources,
             cursor=self._epoch_cursor,
-            length=config.part_length() if config.shard else None,
             reported=getattr(self, "_IterableDataset_len_called", None),
             loader=weakref.ref(self),
         )

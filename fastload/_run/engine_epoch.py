@@ -39,13 +39,8 @@ from .setup import Setup, pillow_processes
 from .shard import Shard
 
 
-def maker(
-    plan: EpochPlan, resources: Resources, cursor: EpochCursor, setup: Setup, *, length: int | None
-) -> EngineMaker:
-    """What makes the batches of ``plan``.
-
-    ``length`` is that of this rank, if the epoch is divided among ranks; None: the sampler's.
-    """
+def maker(plan: EpochPlan, resources: Resources, cursor: EpochCursor, setup: Setup) -> EngineMaker:
+    """What makes the batches of ``plan``."""
     assert isinstance(plan.route, EngineRoute)
     config, source = plan.config, plan.route.source
     progress, stamps = plan.progress, plan.measurements.stamps
@@ -93,6 +88,7 @@ def maker(
             engine.store, source.lookup, known, following, blocks=config.epochs.blocks
         )
     pipeline = Pipeline(filler, known, config.timeout, stamps, fetch)
+    length = config.part_length()
     return EngineMaker(
         order,
         pipeline,

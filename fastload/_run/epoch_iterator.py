@@ -151,14 +151,12 @@ class EpochContext(NamedTuple):
 
     Attributes:
         config: the arguments as they are now.
-        length: batches of this rank if the loader divides the epoch among ranks, else None.
         reported: the length that an IterableDataset gave when ``len`` asked for it, or None.
     """
 
     config: LoaderConfig
     resources: Resources
     cursor: EpochCursor
-    length: int | None
     reported: int | None
     loader: weakref.ref[Loader]
 
@@ -318,7 +316,7 @@ def _maker(context: EpochContext, plan: EpochPlan, workers: PersistentWorkers) -
         from .setup import decide
 
         setup = decide(config, resources, plan.route)
-        maker = engine_maker(plan, resources, cursor, setup, length=context.length)
+        maker = engine_maker(plan, resources, cursor, setup)
     elif isinstance(plan.route, WorkersRoute):
         from .workers.dataset_epoch import maker as dataset_maker
 

@@ -27,7 +27,7 @@ import fastload
 import warm
 from fastload import FastLoader
 from fastload._base.per_process import PerProcess
-from fastload._run.workers import choice, deferral
+from fastload._run.workers import choice
 from fastload._run.workers.choice import Choice
 from fastload._sources.deferred import redirect, switch, trial
 from fastload._sources.deferred.image import DeferredImage
@@ -268,7 +268,7 @@ def watches(monkeypatch: pytest.MonkeyPatch) -> list[Watch]:
         def __init__(self) -> None:
             made.append(self)
 
-    monkeypatch.setattr(deferral, "Watch", Counted)
+    monkeypatch.setattr("fastload._sources.deferred.watch.Watch", Counted)
     return made
 
 
