@@ -82,13 +82,15 @@ def maker(plan: EpochPlan, resources: Resources, cursor: EpochCursor, setup: Set
         from .fetch_ahead import FetchAhead
 
         following = functools.partial(
-            config.epochs.following, progress.epoch + 1, config.part() or Shard()
+            config.epochs.following, progress.epoch + 1, plan.shard or Shard()
         )
         fetch = FetchAhead(
             engine.store, source.lookup, known, following, blocks=config.epochs.blocks
         )
     pipeline = Pipeline(filler, known, config.timeout, stamps, fetch)
-    length = config.part_length()
+    length = None
+    if plan.shard is not None:
+        length = config.order.count(config.division(plan.shard))
     return EngineMaker(
         order,
         pipeline,

@@ -123,15 +123,15 @@ def decide(config: LoaderConfig, resources: Resources, route: EngineRoute) -> Se
     """
     source, engine, instead = route.source, route.engine, ""
     device = torch.device("cpu")
-    if registry.on_device(config.engine):
+    on_device, on_ray = registry.on_device(config.engine), registry.on_ray(config.engine)
+    if on_device:
         asked = registry.KINDS[config.engine]
         instead = asked.refusal(source.store, source.plan) or ""
         if not instead:
             engine, device = asked, config.cuda or device
-    on_ray = registry.on_ray(config.engine)
     if on_ray:
         _check_for_ray(source)
-    share = None if on_ray else _pillow_share(config, resources, source)
+    share = None if on_device or on_ray else _pillow_share(config, resources, source)
     return Setup(
         engine=engine,
         device=device,
@@ -210,8 +210,8 @@ def _check_for_ray(source: Source) -> None:
 
 
 def _pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> PillowShare | None:
-    """Pillow's share of ``source``; None: it has none, or the engine or source rules it out."""
-    if registry.on_device(config.engine) or source.tensors or not len(source):
+    """Pillow's share of ``source``; None: it has none, or the source rules it out."""
+    if source.tensors or not len(source):
         return None
     if source.store.remote:
         return None  # a sample of its records would be fetched before the first batch
