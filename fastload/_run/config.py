@@ -88,6 +88,8 @@ class LoaderConfig:
         exchanged: which function of torch's iteration other code is in the place of, or "".
         iterable: the dataset is an IterableDataset.
         batched: samples are collated into batches.
+        index_sampler: gives lists of indices, or single indices where there are no batches; None
+            until torch has made one.
         single: single samples are asked for (``batch_size=None``) rather than batches.
         custom_collate: ``collate_fn`` is not torch's default, or others have put theirs in its
             place.
@@ -140,6 +142,7 @@ class LoaderConfig:
     # Made of the arguments:
     iterable: bool = dataclasses.field(init=False)
     batched: bool = dataclasses.field(init=False)
+    index_sampler: Iterable[Any] = dataclasses.field(init=False)
     single: bool = dataclasses.field(init=False)
     custom_collate: bool = dataclasses.field(init=False)
     collate: Collate = dataclasses.field(init=False)
@@ -156,6 +159,7 @@ class LoaderConfig:
         vars(self).update(
             iterable=isinstance(self.dataset, IterableDataset),
             batched=self.batch_sampler is not None,
+            index_sampler=self.sampler if self.batch_sampler is None else self.batch_sampler,
             single=self.batch_size is None and self.batch_sampler is None,
             custom_collate=custom,
             collate=collate_fn if custom else collate,
@@ -311,14 +315,6 @@ class LoaderConfig:
     def measures(self) -> bool:
         """Whether images are deferred only where that is measured to be cheaper."""
         return os.environ.get("FASTLOAD_DEFER") != "1"
-
-    @property
-    def index_sampler(self) -> Iterable[Any]:
-        """Gives lists of indices, or single indices where there are no batches."""
-        if self.batch_sampler is not None:
-            return self.batch_sampler
-        assert self.sampler is not None, "torch makes one where none was given"
-        return self.sampler
 
     @property
     def one_size(self) -> bool:
