@@ -139,7 +139,7 @@ def decide(config: LoaderConfig, resources: Resources, route: EngineRoute) -> Se
         on_ray=on_ray,
         pillow=share,
         ahead=_ahead(config, resources, source, engine, share, on_ray=on_ray),
-        finished=_finished(config, source, engine),
+        finished=_finished(config, source, engine) if config.overlapped else None,
     )
 
 
@@ -182,12 +182,12 @@ def default_ahead(sample_nbytes: int | None, batch_size: int | None, threads: in
 
 
 def _finished(config: LoaderConfig, source: Source, engine: EngineKind) -> Plan | None:
-    """The plan whose last steps run on the loader's device; None if the engine does all of them.
+    """The plan whose last steps run on the loader's CUDA device; None: the engine does them all.
 
     A ``collate_fn`` of the user's must get finished images, and DALI's are on the device already.
     """
     plan = source.plan
-    if not config.overlapped or config.custom_collate or source.tensors or engine.on_device:
+    if config.custom_collate or source.tensors or engine.on_device:
         return None
     if not isinstance(plan, Plan) or plan.channels != 3:
         return None
