@@ -153,7 +153,7 @@ def _loader(
 
     from .._base.slabs import SlabRing
     from .._engine.image_engine import EngineOptions
-    from .._engine.registry import chosen, make_engine
+    from .._engine.registry import make_engine, native
     from .._transforms.recognise import Plan, recognise
 
     side = int(min(_SIDE, chunk.sizes.min()))
@@ -164,7 +164,7 @@ def _loader(
         writer.extend(chunk.batch(source))
     store = stack.enter_context(open_store(path))
     options = EngineOptions(threads=threads, ring=SlabRing(2), check_crc="never")
-    decoder, user = make_engine(chosen(store), store, plan, options), object()
+    decoder, user = make_engine(native(), store, plan, options), object()
     decoder.acquire(user)
     stack.callback(decoder.release, user)
 

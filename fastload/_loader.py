@@ -65,10 +65,12 @@ if TYPE_CHECKING:
 
 _Batch = TypeVar("_Batch")
 
-# Arguments of this torch's DataLoader: in_order was added in 2.6.
-_TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
+_TORCHS = ARGUMENTS[: -len(OURS)]
 
-_torchs, _ours = operator.attrgetter(*ARGUMENTS[: -len(OURS)]), operator.attrgetter(*OURS)
+# What this torch's DataLoader takes beside the dataset: in_order was added in 2.6.
+_PASSED = [n for n in _TORCHS[1:] if n in inspect.signature(DataLoader.__init__).parameters]
+
+_torchs, _ours = operator.attrgetter(*_TORCHS), operator.attrgetter(*OURS)
 
 
 class FastLoader(DataLoader[Sample]):
@@ -227,6 +229,7 @@ class FastLoader(DataLoader[Sample]):
     _loader_of_torch = (
         False  # whether its class was derived from torch's, which FastLoader replaced
     )
+    _begun = False  # whether our __init__ was called
     _epoch_cursor: EpochCursor
     _threads = False
     _chosen_workers: int | None = None
@@ -282,42 +285,15 @@ class FastLoader(DataLoader[Sample]):
         check_augmentation(seed, transform, target_transform)
         collate_fn = accelerate.collate_of(collate_fn)
         workers = num_workers if isinstance(num_workers, int) else 0
+        given = {name: value for name, value in locals().items() if name in ARGUMENTS}
+        given |= {
+            "batch_size": batch_size if batch_sampler is None else None,
+            "num_workers": workers,
+            "dtype": dtype_of(dtype),
+        }
+        own_order = sampler is None and (batch_sampler is None or order_of(batch_sampler).batched)
         config = LoaderConfig(
-            dataset=dataset,
-            batch_size=batch_size if batch_sampler is None else None,
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-            num_workers=workers,
-            torch_workers=workers,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            drop_last=drop_last,
-            timeout=timeout,
-            worker_init_fn=worker_init_fn,
-            multiprocessing_context=multiprocessing_context,
-            generator=generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-            snapshot_every_n_steps=snapshot_every_n_steps,
-            engine=engine,
-            dtype=dtype_of(dtype),
-            memory_format=memory_format,
-            seed=seed,
-            decode=decode,
-            shard=shard,
-            on_error=on_error,
-            max_errors=max_errors,
-            tuned=tuned,
-            cache=cache,
-            device=device,
-            batch_transform=batch_transform,
-            shuffle_window=shuffle_window,
-            batch_by=batch_by,
-            own_order=sampler is None
-            and (batch_sampler is None or order_of(batch_sampler).batched),
-            exchanged=exchanged(),
+            **given, torch_workers=workers, own_order=own_order, exchanged=exchanged()
         )
         opened = open_dataset(
             dataset, seed=seed, transform=transform, target_transform=target_transform
@@ -356,34 +332,21 @@ class FastLoader(DataLoader[Sample]):
             shown |= {name: getattr(self, name) for name in shown if hasattr(self, name)}
         vars(self).update(
             shown,
+            _begun=True,
             _loader_given=given if others else None,
             _epoch_cursor=EpochCursor(),
             _exchanged=config.exchanged,
             _chosen_workers=None if isinstance(num_workers, int) else workers,
         )
-        arguments = order_arguments(config, batch_size=batch_size, shuffle=shuffle) | {
-            "prefetch_factor": config.prefetch_factor,
-            "persistent_workers": persistent_workers,
-            "pin_memory_device": pin_memory_device,
-        }
-        if "in_order" in _TORCH_ARGUMENTS:
-            arguments["in_order"] = in_order
-        elif not in_order:
+        if not in_order and "in_order" not in _PASSED:
             raise UsageError(f"in_order=False needs torch 2.6 or newer, got {torch.__version__}")
+        arguments = {name: getattr(config, name) for name in _PASSED}
+        arguments |= order_arguments(config, batch_size=batch_size, shuffle=shuffle)
+        arguments["num_workers"] = workers
         # Where others have wrapped torch's __init__ since ``install``, theirs is what called this.
         init = vars(self).pop("_torchs_init", super().__init__)
         try:
-            init(
-                opened,
-                num_workers=workers,
-                collate_fn=config.collate_fn,
-                pin_memory=config.pin_memory,
-                timeout=timeout,
-                worker_init_fn=worker_init_fn,
-                multiprocessing_context=multiprocessing_context,
-                generator=generator,
-                **arguments,
-            )
+            init(opened, **arguments)
         except ValueError as error:
             if workers < 0 or (workers == 0 and (prefetch_factor or persistent_workers)):
                 advise(error, instead_of_workers(workers))
@@ -531,15 +494,9 @@ class FastLoader(DataLoader[Sample]):
             config=config,
             resources=resources,
             cursor=self._epoch_cursor,
-            length=config.part_length() if config.shard else None,
             reported=getattr(self, "_IterableDataset_len_called", None),
             loader=weakref.ref(self),
         )
-
-    @property
-    def _begun(self) -> bool:
-        """Whether our ``__init__`` was called. A subclass may call torch's, or none."""
-        return "_loader_resources" in vars(self)
 
     @property
     def _loader_stateless(self) -> bool:

@@ -120,9 +120,5 @@ def _not_torchs(loop: Any, get_iterator: Any, *called: Any) -> str:
 def has_own_order(loader: object) -> bool:
     """Whether other code than torch's says what torch's iterators draw indices from."""
     kind: Any = type(loader)
-    return _is_own(kind._index_sampler, kind._auto_collation)
-
-
-@functools.lru_cache(16)
-def _is_own(*properties: object) -> bool:
-    return not all(is_torchs(getattr(each, "fget", None)) for each in properties)
+    said_by = kind._index_sampler, kind._auto_collation
+    return not all(is_torchs(getattr(each, "fget", None)) for each in said_by)

@@ -85,8 +85,14 @@ class Stamps:
         """Nanoseconds in stage ``name`` so far."""
         return self._stages_ns.get(name, 0)
 
-    def work(self, stages_ns: Mapping[str, int], times: np.ndarray | None = None) -> None:
-        """Add work per stage, in nanoseconds. ``times`` of the samples go to the timeline."""
+    def work(
+        self, stages_ns: Mapping[str, int], times: np.ndarray | None = None, nbytes: int = 0
+    ) -> None:
+        """Add work per stage, in nanoseconds, on records of ``nbytes`` in all.
+
+        ``times`` of the samples go to the timeline.
+        """
+        self._read_nbytes += nbytes
         stages = self._stages_ns
         for name, nanoseconds in stages_ns.items():
             stages[name] = stages.get(name, 0) + nanoseconds
@@ -102,10 +108,6 @@ class Stamps:
         if self.timeline is not None:
             self.timeline.worker(clock.process, "fetch", clock.begin_ns, clock.fetched_ns)
             self.timeline.worker(clock.process, "collate", clock.fetched_ns, clock.end_ns)
-
-    def read(self, nbytes: int) -> None:
-        """Records of ``nbytes`` in all were read."""
-        self._read_nbytes += nbytes
 
     def batch(self, images: int, begin_ns: int) -> None:
         """A batch of ``images`` is handed over; the consumer asked for it at ``begin_ns``."""

@@ -73,8 +73,9 @@ def _existing(stores: Sequence[Store]) -> _core.EntryTable | None:
 
 
 def _stores_in(store: Store) -> list[Store]:
-    from ..storage.concat import ConcatStore
+    if store.format == "concat":
+        from ..storage.concat import ConcatStore
 
-    if not isinstance(store, ConcatStore):
-        return [store]
-    return [part for inner in store.stores for part in _stores_in(inner)]
+        if isinstance(store, ConcatStore):
+            return [part for inner in store.stores for part in _stores_in(inner)]
+    return [store]

@@ -119,17 +119,11 @@ KINDS: dict[str, EngineKind] = {kind.name: kind for kind in (NATIVE, ROWS, DALI)
 """Every engine, by name."""
 
 
-def chosen(store: Store) -> EngineKind:
-    """The engine on the CPU for ``store``: the native one, or the one that copies rows of tensors.
-
-    Beside an engine on a device, it decodes the samples that the device cannot.
+def native() -> EngineKind:
+    """The engine on the CPU for images. Beside one on a device, it decodes what that cannot.
 
     Raises MissingDependencyError if it is not available here.
     """
-    from ..storage.memory import gathers
-
-    if gathers(store):
-        return ROWS
     missing = NATIVE.missing()
     if missing is not None:
         raise missing

@@ -86,6 +86,19 @@ class LoaderConfig:
         torch_workers: workers of the DataLoader whose order this loader's is: ``num_workers``, or 0
             if that was left to fastload.
         exchanged: which function of torch's iteration other code is in the place of, or "".
+        iterable: the dataset is an IterableDataset.
+        batched: samples are collated into batches.
+        index_sampler: gives lists of indices, or single indices where there are no batches; None
+            until torch has made one.
+        single: single samples are asked for (``batch_size=None``) rather than batches.
+        custom_collate: ``collate_fn`` is not torch's default, or others have put theirs in its
+            place.
+        collate: what makes a batch of samples: ``collate_fn``, but fastload's for torch's default.
+        persistent: worker processes live on after an epoch.
+        accelerated: batches are moved to a device other than the CPU.
+        overlapped: that is a CUDA device: batches are copied beside the caller's work.
+        pinned: batches are pinned in host memory; moving them to a device pins by itself.
+        channels_last: images are NHWC in memory.
     """
 
     dataset: Any
@@ -126,9 +139,33 @@ class LoaderConfig:
     prepared: bool = False
     torch_workers: int = 0
     exchanged: str = ""
+    # Made of the arguments:
+    iterable: bool = dataclasses.field(init=False)
+    batched: bool = dataclasses.field(init=False)
+    index_sampler: Iterable[Any] = dataclasses.field(init=False)
+    single: bool = dataclasses.field(init=False)
+    custom_collate: bool = dataclasses.field(init=False)
+    collate: Collate = dataclasses.field(init=False)
+    persistent: bool = dataclasses.field(init=False)
+    accelerated: bool = dataclasses.field(init=False)
+    overlapped: bool = dataclasses.field(init=False)
+    pinned: bool = dataclasses.field(init=False)
+    channels_last: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         """Raise UsageError for arguments that are invalid, alone or together."""
+        collate_fn = torchs_collate.default_collate if self.collate_fn is None else self.collate_fn
+        custom = collate_fn is not default_collate or not is_torchs(collate_fn)
+        vars(self).update(
+            iterable=isinstance(self.dataset, IterableDataset),
+            batched=self.batch_sampler is not None,
+            index_sampler=self.sampler if self.batch_sampler is None else self.batch_sampler,
+            single=self.batch_size is None and self.batch_sampler is None,
+            custom_collate=custom,
+            collate=collate_fn if custom else collate,
+            persistent=self.persistent_workers and self.num_workers > 0,
+            channels_last=self.memory_format == torch.channels_last,
+        )
         check_seed(self.seed)
         check_choice("engine", self.engine, _ENGINES)
         check_choice("decode", self.decode, _DECODES)
@@ -162,14 +199,18 @@ class LoaderConfig:
             )
         if self.shard is not False:
             shard.check(self.shard)
-        if self.shard and isinstance(self.dataset, IterableDataset):
+        if self.shard and self.iterable:
             raise UsageError(
                 "shard: expected a map-style dataset, got an IterableDataset, which divides "
                 "its data among ranks and workers itself (torch.distributed.get_rank, "
                 "torch.utils.data.get_worker_info)"
             )
-        if self.device is not None:
-            _check_device(self.device)
+        device = "cpu" if self.device is None else _checked(self.device).type
+        vars(self).update(
+            accelerated=device != "cpu",
+            overlapped=device == "cuda",
+            pinned=self.pin_memory and device == "cpu",
+        )
         transform = self.batch_transform
         if transform is not None and not callable(transform):
             raise UsageError(
@@ -222,35 +263,6 @@ class LoaderConfig:
                 raise missing
 
     # --- derived from the arguments -------------------------------------------------------------
-
-    @property
-    def collate(self) -> Collate:
-        """What makes a batch of samples: ``collate_fn``, but fastload's for torch's default."""
-        if not self.custom_collate:
-            return collate
-        assert self.collate_fn is not None, "torch sets one where none was given"
-        return self.collate_fn
-
-    @property
-    def custom_collate(self) -> bool:
-        """Whether ``collate_fn`` is not torch's default, or others have put theirs in its place."""
-        given = torchs_collate.default_collate if self.collate_fn is None else self.collate_fn
-        return given is not default_collate or not is_torchs(given)
-
-    @derived
-    def iterable(self) -> bool:
-        """Whether the dataset is an IterableDataset."""
-        return isinstance(self.dataset, IterableDataset)
-
-    @property
-    def batched(self) -> bool:
-        """Whether samples are collated into batches."""
-        return self.batch_sampler is not None
-
-    @property
-    def single(self) -> bool:
-        """Whether single samples are asked for (``batch_size=None``) rather than batches."""
-        return self.batch_size is None and self.batch_sampler is None
 
     @derived
     def left_to_torch(self) -> bool:
@@ -305,29 +317,6 @@ class LoaderConfig:
         return os.environ.get("FASTLOAD_DEFER") != "1"
 
     @property
-    def index_sampler(self) -> Iterable[Any]:
-        """Gives lists of indices, or single indices where there are no batches."""
-        if self.batch_sampler is not None:
-            return self.batch_sampler
-        assert self.sampler is not None, "torch makes one where none was given"
-        return self.sampler
-
-    @property
-    def persistent(self) -> bool:
-        """Whether worker processes live on after an epoch."""
-        return self.persistent_workers and self.num_workers > 0
-
-    @property
-    def accelerated(self) -> bool:
-        """Whether batches are moved to a device other than the CPU."""
-        return self.device is not None and torch.device(self.device).type != "cpu"
-
-    @property
-    def overlapped(self) -> bool:
-        """Whether that is a CUDA device: batches are copied beside the caller's work."""
-        return self.device is not None and torch.device(self.device).type == "cuda"
-
-    @property
     def one_size(self) -> bool:
         """Whether ``batch_by`` makes batches of images of one size."""
         if self.batch_by is None:
@@ -335,16 +324,6 @@ class LoaderConfig:
         from . import bucket_sampler
 
         return bucket_sampler.one_size(self.batch_by)
-
-    @property
-    def pinned(self) -> bool:
-        """Whether to pin batches in host memory; moving batches to a device pins by itself."""
-        return self.pin_memory and not self.accelerated
-
-    @property
-    def channels_last(self) -> bool:
-        """Whether images are NHWC in memory."""
-        return self.memory_format == torch.channels_last
 
     @property
     def cuda(self) -> torch.device | None:
@@ -474,8 +453,8 @@ def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise UsageError(f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}")
 
 
-def _check_device(device: str | int | torch.device) -> None:
-    """Raise UsageError if this machine has no such device."""
+def _checked(device: str | int | torch.device) -> torch.device:
+    """The device. Raises UsageError if this machine has none such."""
     try:
         target = torch.device(device)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -486,3 +465,4 @@ def _check_device(device: str | int | torch.device) -> None:
     from .._base.devices import accelerator
 
     accelerator.check(target)
+    return target

@@ -154,9 +154,12 @@ class EpochCursor:
         config: LoaderConfig,
         epoch: int,
         shard: Shard | None,
-        states: Sequence[torch.Tensor] | None = None,
+        states: Sequence[torch.Tensor] = (),
     ) -> Progress:
-        """The progress of an epoch of which nothing was consumed."""
+        """The progress of an epoch of which nothing was consumed.
+
+        ``states``: of the generators before it; empty: as they are now.
+        """
         order = config.order
         facts = Facts(
             seed=config.seed,
@@ -171,7 +174,7 @@ class EpochCursor:
             epoch=epoch,
             facts=facts,
             length=facts.total,
-            generators=states_of(config) if states is None else list(states),
+            generators=list(states or [generator.get_state() for generator in generators(config)]),
             sampler=None if stateful is None else state_of(stateful),
             sampler_epoch=None if config.own_order else _epoch_of_sampler(config),
             base_seed=self.base_seed if config.persistent else None,
@@ -199,11 +202,6 @@ def generators(config: LoaderConfig) -> tuple[torch.Generator, ...]:
     of_loader = config.generator or torch.default_generator
     sampler = getattr(config.epoch_sampler, "generator", None) or torch.default_generator
     return (of_loader,) if sampler is of_loader else (of_loader, sampler)
-
-
-def states_of(config: LoaderConfig) -> list[torch.Tensor]:
-    """The states of these generators now."""
-    return [generator.get_state() for generator in generators(config)]
 
 
 def stateful_sampler(config: LoaderConfig) -> Stateful | None:

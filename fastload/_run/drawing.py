@@ -22,7 +22,8 @@ from .._base.indices import as_indices, repeats_within
 from ..errors import UsageError
 from .order import NOTHING, Batches, order_of
 
-_ENDED: Any = object()  # what ``next`` gives at the end of an order: a sampler may give anything
+ENDED: Any = object()
+"""What ``next`` gives at the end of an order: a sampler may give anything."""
 
 
 class IndexBatches(Iterator[np.ndarray]):
@@ -98,8 +99,8 @@ def skip_counted(order: Iterator[Any], batches: int, repeats: IndexCounter | Non
     """Skip the first ``batches`` of ``order``, and count them in ``repeats``."""
     for _ in range(batches):
         # not islice, which calls iter(order): a user's iterator may start again then
-        indices = next(order, _ENDED)
-        if indices is _ENDED:
+        indices = next(order, ENDED)
+        if indices is ENDED:
             return  # a damaged state may have any number
         if repeats is not None:
             repeats.count(indices)

@@ -39,13 +39,8 @@ from .setup import Setup, pillow_processes
 from .shard import Shard
 
 
-def maker(
-    plan: EpochPlan, resources: Resources, cursor: EpochCursor, setup: Setup, *, length: int | None
-) -> EngineMaker:
-    """What makes the batches of ``plan``.
-
-    ``length`` is that of this rank, if the epoch is divided among ranks; None: the sampler's.
-    """
+def maker(plan: EpochPlan, resources: Resources, cursor: EpochCursor, setup: Setup) -> EngineMaker:
+    """What makes the batches of ``plan``."""
     assert isinstance(plan.route, EngineRoute)
     config, source = plan.config, plan.route.source
     progress, stamps = plan.progress, plan.measurements.stamps
@@ -87,12 +82,15 @@ def maker(
         from .fetch_ahead import FetchAhead
 
         following = functools.partial(
-            config.epochs.following, progress.epoch + 1, config.part() or Shard()
+            config.epochs.following, progress.epoch + 1, plan.shard or Shard()
         )
         fetch = FetchAhead(
             engine.store, source.lookup, known, following, blocks=config.epochs.blocks
         )
     pipeline = Pipeline(filler, known, config.timeout, stamps, fetch)
+    length = None
+    if plan.shard is not None:
+        length = config.order.count(config.division(plan.shard))
     return EngineMaker(
         order,
         pipeline,

@@ -285,7 +285,7 @@ class Pipeline:
 
     def next(self) -> Outcome | None:
         """What came of the next batch, or None after the last one."""
-        if self.closed:
+        if self._closing.is_set():
             return None
         check_process(self._pid)
         if self._results is None:
@@ -416,8 +416,7 @@ class Pipeline:
             stages = dict(ticket.stages_ns())
             if ticket.moving is not None:
                 stages["fields"] = ticket.moving.nanoseconds
-            self._stamps.work(stages, ticket.times)
-            self._stamps.read(ticket.nbytes)
+            self._stamps.work(stages, ticket.times, ticket.nbytes)
             if ticket.hits is not None:
                 self._stamps.cache(ticket.hits, len(filling.tried) - ticket.hits)
         if self._stamps.timeline is not None:

@@ -34,7 +34,7 @@ from .._base import callers
 from .._base.torch_loader import is_torchs
 from . import epoch_plan, route
 from .config import LoaderConfig
-from .cursor import EpochCursor, generators, states_of
+from .cursor import EpochCursor, generators
 from .epoch_plan import EpochPlan
 from .maker import Maker, NoMaker, Outcome, PersistentWorkers, TorchMaker
 from .measurements import Measurements
@@ -95,8 +95,8 @@ class Epoch:
         self.maker = maker
         self.progress = progress
         self.yielded = self._before = progress.batches
+        self._measurements = measurements
         self._stamps, self._bad = measurements.stamps, measurements.bad
-        self._images = measurements.images
         self._length = length
         self._samples = 0
 
@@ -134,7 +134,7 @@ class Epoch:
         if outcome.clock is not None:
             self._stamps.worker(outcome.clock)
         if outcome.report is not None:
-            self._images.add(outcome.report)
+            self._measurements.images.add(outcome.report)
         if outcome.bad:
             self._samples += len(outcome.bad)
             self._bad.add(outcome.bad, self._samples)
@@ -151,14 +151,12 @@ class EpochContext(NamedTuple):
 
     Attributes:
         config: the arguments as they are now.
-        length: batches of this rank if the loader divides the epoch among ranks, else None.
         reported: the length that an IterableDataset gave when ``len`` asked for it, or None.
     """
 
     config: LoaderConfig
     resources: Resources
     cursor: EpochCursor
-    length: int | None
     reported: int | None
     loader: weakref.ref[Loader]
 
@@ -228,7 +226,7 @@ class EpochIterator(_BaseDataLoaderIter):
         self._context = context
         cursor = context.cursor
         self._before = self._persistent.holder, cursor.base_seed
-        self._states = states_of(context.config)
+        self._states = [generator.get_state() for generator in generators(context.config)]
         self._begin()
         self._first_pending = True
         self._process = os.getpid()
@@ -318,7 +316,7 @@ def _maker(context: EpochContext, plan: EpochPlan, workers: PersistentWorkers) -
         from .setup import decide
 
         setup = decide(config, resources, plan.route)
-        maker = engine_maker(plan, resources, cursor, setup, length=context.length)
+        maker = engine_maker(plan, resources, cursor, setup)
     elif isinstance(plan.route, WorkersRoute):
         from .workers.dataset_epoch import maker as dataset_maker
 

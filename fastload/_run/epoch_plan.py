@@ -37,6 +37,7 @@ class EpochPlan(NamedTuple):
 
     Attributes:
         config: the loader's arguments as it begins.
+        shard: this process's rank, if the loader divides the epoch among ranks.
         known: the remaining index batches, if they are known in advance; else None, and the sampler
             is iterated.
         times: how often each sample of this rank came before in the epoch; None: this is counted.
@@ -49,6 +50,7 @@ class EpochPlan(NamedTuple):
 
     config: LoaderConfig
     route: Route
+    shard: Shard | None
     progress: Progress
     known: Batches | None
     times: np.ndarray | None
@@ -192,6 +194,7 @@ def plan(
     return EpochPlan(
         config=config,
         route=route,
+        shard=shard,
         progress=progress,
         known=known,
         times=times,

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from .._base.derived import derived
 from .._base.trace import Stamps
 from .._base.value_class import value_class
 from ..hints import RemoteStats
@@ -156,9 +157,13 @@ class Measurements:
     native: bool
     stamps: Stamps = dataclasses.field(default_factory=Stamps)
     bad: BadSamples = dataclasses.field(default_factory=lambda: BadSamples(0, None))
-    images: ImageCounts = dataclasses.field(default_factory=ImageCounts)
     remote: Sequence[tuple[Store, Mapping[str, float]]] = ()
     padding: int = 0
+
+    @derived
+    def images(self) -> ImageCounts:
+        """Of those that a user's Dataset opens."""
+        return ImageCounts()
 
     def fetched(self) -> RemoteStats | None:
         """What the epoch has fetched from remote stores; None if there are none."""

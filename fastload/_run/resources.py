@@ -187,7 +187,7 @@ def mover_of(config: LoaderConfig, resources: Resources) -> Mover | None:
 
 def slabs_held(config: LoaderConfig, resources: Resources) -> int:
     """Slabs that copies in flight hold, beside those that the stream before has in use."""
-    mover = mover_of(config, resources)
+    mover = mover_of(config, resources) if config.overlapped else None
     return 0 if mover is None else mover.ahead + 2
 
 

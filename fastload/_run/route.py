@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 
 from .. import _native
-from .._engine.registry import chosen, is_engine, is_torch
+from .._engine.registry import ROWS, is_engine, is_torch, native
 from .._sources.kinds import is_packed, nested
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError, type_next
@@ -86,7 +86,7 @@ def find(config: LoaderConfig) -> Route:
     if not reason:
         try:
             source = _readable(config, eager)
-            engine = chosen(source.store)
+            engine = ROWS if source.tensors else native()
             source = source.made_as(config.dtype, config.memory_format, config.decode)
             return EngineRoute(source, engine)
         except Unreadable as unreadable:
@@ -136,34 +136,23 @@ def _check_rows(sampler: Iterable[Any] | None, batch_sampler: Iterable[Any] | No
     An index that is not an int (a list, a slice) would make one sample of several rows. With a
     ``batch_sampler``, ``sampler`` is ignored.
     """
+    if type(batch_sampler) is BatchSampler:
+        sampler, batch_sampler = batch_sampler.sampler, None
     if batch_sampler is not None:
-        _check_batches(batch_sampler)
+        listed = type(batch_sampler) in (list, tuple) and all(map(_ints, batch_sampler))
+        rows = listed or order_of(batch_sampler).batched
     elif isinstance(sampler, BatchSampler):
         raise Unreadable("the sampler gives lists of indices, each of which is one sample")
-    elif not (sampler is None or _gives_ints(sampler)):
-        raise _may_give_lists(sampler)
-
-
-def _check_batches(batch_sampler: Iterable[Any]) -> None:
-    if order_of(batch_sampler).batched:
-        return
-    if type(batch_sampler) is BatchSampler:
-        _check_rows(batch_sampler.sampler, None)
-    elif type(batch_sampler) not in (list, tuple) or not all(map(_ints, batch_sampler)):
-        raise _may_give_lists(batch_sampler)
-
-
-def _may_give_lists(sampler: object) -> Unreadable:
-    return Unreadable(
-        f"a {type(sampler).__name__} may give lists of indices, each of which is one sample of a "
-        "TensorDataset; if it gives only ints, engine='native' copies rows"
-    )
-
-
-def _gives_ints(sampler: object) -> bool:
-    order = order_of(sampler)
-    ours = order.known and not order.batched
-    return ours or type(sampler) in _OF_INTS or _ints(sampler)
+    else:
+        order = order_of(sampler)
+        ours = sampler is None or (order.known and not order.batched)
+        rows = ours or type(sampler) in _OF_INTS or _ints(sampler)
+    if not rows:
+        kind = type(sampler if batch_sampler is None else batch_sampler)
+        raise Unreadable(
+            f"a {kind.__name__} may give lists of indices, each of which is one sample of "
+            "a TensorDataset; if it gives only ints, engine='native' copies rows"
+        )
 
 
 def _ints(sampler: object) -> bool:

@@ -53,7 +53,7 @@ class PillowShare(NamedTuple):
 
     Attributes:
         looked_at: size of the sample.
-        left: int64, the records of the sample that Pillow decodes.
+        left: int64, the records of the sample that Pillow decodes, at least one.
         threads: why threads must do it; "" if processes can.
     """
 
@@ -64,13 +64,10 @@ class PillowShare(NamedTuple):
     @property
     def processes(self) -> bool:
         """Whether processes run Pillow."""
-        left = len(self.left)
-        return not self.threads and left > 0 and left >= _SHARE * self.looked_at
+        return not self.threads and len(self.left) >= _SHARE * self.looked_at
 
     def explain(self, source: Source, workers: int) -> list[str]:
-        """Lines for ``FastLoader.explain()``; none if the core decodes everything."""
-        if not len(self.left):
-            return []
+        """Lines for ``FastLoader.explain()``."""
         share = len(self.left) / self.looked_at
         who = f"{workers or 'the calling'} thread{'s' * (workers != 1)}"
         if self.processes:
@@ -94,7 +91,7 @@ class Setup(NamedTuple):
         instead: why the engine on a device that was asked for does not run; "" if it does, or none
             was asked for.
         on_ray: tasks on a Ray cluster run the engine.
-        pillow: what Pillow decodes, and where; None: no process could help.
+        pillow: what Pillow decodes, and where; None: nothing, or no process could help.
         ahead: batches to make ahead of the consumer; 0: each is made in ``next``.
         finished: the plan whose last steps run on the loader's device; None: the engine does all.
     """
@@ -126,15 +123,15 @@ def decide(config: LoaderConfig, resources: Resources, route: EngineRoute) -> Se
     """
     source, engine, instead = route.source, route.engine, ""
     device = torch.device("cpu")
-    if registry.on_device(config.engine):
+    on_device, on_ray = registry.on_device(config.engine), registry.on_ray(config.engine)
+    if on_device:
         asked = registry.KINDS[config.engine]
         instead = asked.refusal(source.store, source.plan) or ""
         if not instead:
             engine, device = asked, config.cuda or device
-    on_ray = registry.on_ray(config.engine)
     if on_ray:
         _check_for_ray(source)
-    share = None if on_ray else _pillow_share(config, resources, source)
+    share = None if on_device or on_ray else _pillow_share(config, resources, source)
     return Setup(
         engine=engine,
         device=device,
@@ -142,7 +139,7 @@ def decide(config: LoaderConfig, resources: Resources, route: EngineRoute) -> Se
         on_ray=on_ray,
         pillow=share,
         ahead=_ahead(config, resources, source, engine, share, on_ray=on_ray),
-        finished=_finished(config, source, engine),
+        finished=_finished(config, source, engine) if config.overlapped else None,
     )
 
 
@@ -185,12 +182,12 @@ def default_ahead(sample_nbytes: int | None, batch_size: int | None, threads: in
 
 
 def _finished(config: LoaderConfig, source: Source, engine: EngineKind) -> Plan | None:
-    """The plan whose last steps run on the loader's device; None if the engine does all of them.
+    """The plan whose last steps run on the loader's CUDA device; None: the engine does them all.
 
     A ``collate_fn`` of the user's must get finished images, and DALI's are on the device already.
     """
     plan = source.plan
-    if not config.overlapped or config.custom_collate or source.tensors or engine.on_device:
+    if config.custom_collate or source.tensors or engine.on_device:
         return None
     if not isinstance(plan, Plan) or plan.channels != 3:
         return None
@@ -213,8 +210,8 @@ def _check_for_ray(source: Source) -> None:
 
 
 def _pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> PillowShare | None:
-    """Pillow's share of ``source``; None if the engine or the source rules it out."""
-    if registry.on_device(config.engine) or source.tensors or not len(source):
+    """Pillow's share of ``source``; None: it has none, or the source rules it out."""
+    if source.tensors or not len(source):
         return None
     if source.store.remote:
         return None  # a sample of its records would be fetched before the first batch
@@ -230,8 +227,9 @@ def _pillow_share(config: LoaderConfig, resources: Resources, source: Source) ->
             records[left_to_pillow(source.store, records, config.num_workers)],
         )
     _, records, for_pillow = looked_at
-    why = _why_threads(config, resources)
-    return PillowShare(looked_at=len(records), left=for_pillow, threads=why)
+    if not len(for_pillow):
+        return None
+    return PillowShare(len(records), for_pillow, threads=_why_threads(config, resources))
 
 
 def _why_threads(config: LoaderConfig, resources: Resources) -> str:

@@ -7,16 +7,14 @@ and are plain tensors and images.
 
 from __future__ import annotations
 
-import copy
 import functools
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Subset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from .. import _native
 from .._base import randomness
@@ -155,22 +153,3 @@ class EveryView:
 def _levels(image: Image) -> torch.Tensor:
     """The pixels of an RGB image: uint8 (3, h, w)."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
-
-
-def runnable(dataset: Dataset[Any]) -> Dataset[Any]:
-    """``dataset``; if it is one of torchvision's with a list of transforms, a copy that calls each.
-
-    FastLoader takes such a list, torchvision itself would not. The dataset may be in a Subset.
-    """
-    if type(dataset) is Subset:
-        inner = runnable(dataset.dataset)
-        return dataset if inner is dataset.dataset else Subset(inner, dataset.indices)
-    transform = getattr(dataset, "transform", None)
-    if not isinstance(transform, (list, tuple)):
-        return dataset
-    kind = getattr(sys.modules.get("torchvision.datasets.vision"), "VisionDataset", None)
-    if kind is None or not isinstance(dataset, kind):
-        return dataset
-    copied: Dataset[Any] = copy.copy(dataset)
-    vars(copied)["transform"] = EveryView(transform)
-    return copied

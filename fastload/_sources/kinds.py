@@ -6,11 +6,12 @@ imports no stores, and none of the packages that it does not use.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from . import huggingface
 
@@ -134,3 +135,24 @@ def check_crc(dataset: object) -> CheckCrc:
     """When to verify checksums of what ``dataset`` reads: of several answers the strictest."""
     said = {packed.check_crc for packed in filter(is_packed, nested(dataset))}
     return next((check for check in ("always", "first", "never") if check in said), "first")
+
+
+def runnable(dataset: Dataset[Any]) -> Dataset[Any]:
+    """``dataset``; if it is one of torchvision's with a list of transforms, a copy that calls each.
+
+    FastLoader takes such a list, torchvision itself would not. The dataset may be in a Subset.
+    """
+    if type(dataset) is Subset:
+        inner = runnable(dataset.dataset)
+        return dataset if inner is dataset.dataset else Subset(inner, dataset.indices)
+    transform = getattr(dataset, "transform", None)
+    if not isinstance(transform, (list, tuple)):
+        return dataset
+    kind = getattr(sys.modules.get("torchvision.datasets.vision"), "VisionDataset", None)
+    if kind is None or not isinstance(dataset, kind):
+        return dataset
+    from .in_python import EveryView
+
+    made: Dataset[Any] = copy.copy(dataset)
+    vars(made)["transform"] = EveryView(transform)
+    return made

@@ -52,7 +52,9 @@ def _open(dataset: Any, seed: int | None, transforms: _Transforms) -> Any:
     if mix is not None:
         return dataset.opened(lambda inner: _as_component(mix, _open(inner, seed, transforms)))
     if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
-        return _packed(dataset, seed, transforms)
+        from .packed import PackedDataset
+
+        return PackedDataset(dataset, seed=seed, **transforms)
     if not transforms:
         return dataset
     if huggingface.is_stream(dataset) or is_image_stream(dataset):
@@ -65,18 +67,6 @@ def _open(dataset: Any, seed: int | None, transforms: _Transforms) -> Any:
             + _instead(dataset, next(iter(transforms)))
         )
     return opened
-
-
-def _packed(path: Any, seed: int | None, transforms: _Transforms) -> PackedDataset:
-    from .packed import PackedDataset
-
-    return PackedDataset(path, seed=seed, **transforms)
-
-
-def _copy_with(dataset: PackedDataset, **attributes: Any) -> PackedDataset:
-    from .packed import copy_with
-
-    return copy_with(dataset, **attributes)
 
 
 def _nested(dataset: Any, opened: Callable[[Any], PackedDataset]) -> Any | None:
@@ -129,21 +119,27 @@ def _with_transforms(dataset: PackedDataset, transforms: _Transforms) -> PackedD
                 f"the PackedDataset already has another {name}: leave it out there, and give each "
                 "loader its own"
             )
+    from .packed import copy_with
+
     # A trainer that rebuilds the loader passes values that the dataset already has.
-    return _copy_with(dataset, **missing) if missing else dataset
+    return copy_with(dataset, **missing) if missing else dataset
 
 
 def _as_component(mix: Mix, dataset: Any) -> Any:
     """``dataset``, whose samples are dicts where ``mix`` adds the number of the component."""
     if mix.numbered and is_packed(dataset) and dataset.fields is None:
-        return _copy_with(dataset, fields=())
+        from .packed import copy_with
+
+        return copy_with(dataset, fields=())
     return dataset
 
 
 def _of_table(dataset: Any, seed: int | None, transforms: _Transforms) -> PackedDataset:
     """A Hugging Face dataset, opened; or a packed one, with ``transforms`` applied."""
     if huggingface.is_dataset(dataset):
-        return _packed(dataset, seed, transforms)
+        from .packed import PackedDataset
+
+        return PackedDataset(dataset, seed=seed, **transforms)
     return _with_transforms(dataset, transforms)
 
 

@@ -14,13 +14,12 @@ import torch
 from torch.utils.data import Dataset
 
 from .. import _native
-from .._base import randomness
+from .._base.derived import derived
 from .._base.indices import repeats_within
 from .._base.keywords import names_nearest
-from .._base.own_generators import OwnSeeds
 from .._base.per_process import PerProcess
 from .._base.slabs import SlabRing
-from .._engine.registry import chosen, images_of, make_engine
+from .._engine.registry import images_of, make_engine, native
 from .._transforms.plan import Plan, Views, seed_of
 from ..errors import UsageError
 from ..hints import CheckCrc, JointKind
@@ -30,13 +29,13 @@ from ..storage.column_options import ColumnOptions
 from ..storage.opening import open_store
 from .augmentation_checks import check_augmentation, epoch_number
 from .collate import ReadyBatch, annotations_of, samples_of
-from .in_python import EveryView, PythonSamples, own_threads
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from .._engine.base import BatchEngine
     from .._transforms.targets.joint import Joint
+    from .in_python import PythonSamples
 
 _NO_EPOCH = -1  # set_epoch was not called
 
@@ -128,8 +127,6 @@ class PackedDataset(Dataset[Any]):
         memory_limit: int | str | None = None,
         check_crc: CheckCrc = "first",
     ) -> None:
-        from .._transforms.targets.joint import Joint
-
         check_augmentation(seed, transform, target_transform)
         if check_crc not in get_args(CheckCrc):
             choices = ", ".join(map(repr, get_args(CheckCrc)))
@@ -138,7 +135,11 @@ class PackedDataset(Dataset[Any]):
         self.store = _opened(path, storage_options, cache_dir, disk_limit, columns)
         self.column, self.memory_limit = column, memory_limit
         self.check_crc: CheckCrc = check_crc
-        self.joint = Joint.of(joint, self.store)
+        self.joint: Joint | None = None
+        if joint is not None:
+            from .._transforms.targets.joint import Joint
+
+            self.joint = Joint.of(joint, self.store)
         self.fields = _chosen(self.store, fields, self.joint)
         if self.joint is not None:
             self.joint.check(self.store)
@@ -155,8 +156,10 @@ class PackedDataset(Dataset[Any]):
         # Shared memory, so that persistent workers see the epoch that the main process sets.
         self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
-        self._made: PerProcess[list[BatchEngine]] = PerProcess()
-        self._python_samples = PythonSamples()
+
+    @derived
+    def _made(self) -> PerProcess[list[BatchEngine]]:
+        return PerProcess()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the augmentation, also in running workers.
@@ -203,6 +206,8 @@ class PackedDataset(Dataset[Any]):
         if isinstance(plan, Views):
             views = self._decoded(plan.each, records)
             return [list(sample) for sample in zip(*views, strict=True)]
+        from .._base import randomness
+
         drawn = augmentation_of(self)
         if seeds is not None or drawn is None:
             return self._in_python(records, seeds)
@@ -213,10 +218,19 @@ class PackedDataset(Dataset[Any]):
         finally:
             randomness.put(state)
 
+    @derived
+    def _python_samples(self) -> PythonSamples:
+        from .in_python import PythonSamples
+
+        return PythonSamples()
+
     def _in_python(
         self, records: np.ndarray, seeds: Sequence[int] | None
     ) -> torch.Tensor | list[Any]:
         """The images that the transform, or each of a list of them, makes of ``records``."""
+        from .._base.own_generators import OwnSeeds
+        from .in_python import EveryView
+
         transform: Any = self._called()
         if isinstance(transform, (list, tuple)):
             transform = EveryView(transform)
@@ -303,11 +317,12 @@ class PackedDataset(Dataset[Any]):
             if all(engine.makes(plan) for engine, plan in zip(engines, plans)):
                 return engines
         from .._engine.image_engine import EngineOptions
+        from .in_python import own_threads
 
         threads, check = own_threads(), self.check_crc
         engines = [
             make_engine(
-                chosen(self.store),
+                native(),
                 self.store,
                 plan,
                 EngineOptions(threads=threads, ring=SlabRing(2), check_crc=check),
@@ -317,7 +332,8 @@ class PackedDataset(Dataset[Any]):
         return self._made.put(engines)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": PerProcess()}  # a copy's plans are its own
+        # a copy's plans are its own
+        return {name: value for name, value in vars(self).items() if name != "_made"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -18,22 +18,27 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from .._base.indices import as_indices
-from .._base.nested import plain
 from .._base.value_class import value_class
 from .._transforms.plan import Plan, Views
 from ..errors import UsageError
 from ..hints import CheckCrc
 from ..storage.base import Store
-from ..storage.memory import Rows, TensorStore
-from . import arrays, huggingface
-from .kinds import ArrayDataset, ImageFolder, is_array_dataset, is_image_folder, unreadable_type
-from .mix import COMPONENT, MixDataset
+from . import huggingface
+from .kinds import (
+    ArrayDataset,
+    ImageFolder,
+    is_array_dataset,
+    is_image_folder,
+    is_mix_dataset,
+    unreadable_type,
+)
 from .packed import PackedDataset, augmentation_of
 from .unreadable import Unreadable
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a program mostly has one kind of dataset
     from .._transforms.targets.joint import Joint
     from ..storage.folder import FolderStore
+    from ..storage.memory import TensorStore
 
 
 # Stores over image folders, with the samples that they were made for.
@@ -77,16 +82,16 @@ class Source:
         self, dtype: torch.dtype | None, memory_format: torch.memory_format, decode: str
     ) -> Source:
         """The source with these arguments of FastLoader. Raises UsageError if it can't be."""
-        plan = self.plan
-        if not self.tensors:
-            plan = plan.with_output(dtype)
-        elif dtype is not None or memory_format != torch.contiguous_format:
-            raise UsageError(
-                "dtype and memory_format apply to decoded images, got a TensorDataset, whose rows "
-                "are copied unchanged: convert its tensors, or each batch"
-            )
-        plan = plan.with_decode(decode)
-        return self if plan is self.plan else dataclasses.replace(self, plan=plan)
+        if self.tensors:
+            if dtype is not None or memory_format != torch.contiguous_format:
+                raise UsageError(
+                    "dtype and memory_format apply to decoded images, got a TensorDataset, whose "
+                    "rows are copied unchanged: convert its tensors, or each batch"
+                )
+            return self
+        if dtype is None and decode == "exact":
+            return self
+        return dataclasses.replace(self, plan=self.plan.with_output(dtype).with_decode(decode))
 
     def lookup(self, indices: np.ndarray) -> np.ndarray:
         """The record numbers (int64) of the dataset's ``indices`` (int64).
@@ -134,7 +139,7 @@ def resolve(dataset: object) -> Source:
         return _packed(dataset)
     if type(dataset) is Subset:
         return _subset(dataset)
-    if type(dataset) is ConcatDataset or isinstance(dataset, MixDataset):
+    if type(dataset) is ConcatDataset or is_mix_dataset(dataset):
         return _concat(dataset)
     if is_image_folder(dataset):
         return _image_folder(dataset)
@@ -216,6 +221,8 @@ def _subset(dataset: Subset[Any]) -> Source:
 
 def _concat(dataset: ConcatDataset[Any]) -> Source:
     from ..storage.concat import ConcatStore, NumberedConcatStore
+    from ..storage.memory import Rows
+    from .mix import COMPONENT, MixDataset
 
     kind = "Mix" if isinstance(dataset, MixDataset) else "ConcatDataset"
     sources = [resolve(inner) for inner in dataset.datasets]
@@ -303,6 +310,8 @@ def _array_dataset(dataset: ArrayDataset) -> Source:
         raise Unreadable(
             f"the {type(dataset).__name__} has no transform, so its samples are PIL images"
         )
+    from . import arrays
+
     dataset_arrays = arrays.arrays_of(dataset)
     return Source(
         store=dataset_arrays.store,
@@ -319,6 +328,9 @@ def _tensor_dataset(dataset: TensorDataset) -> Source:
     torch takes each sample out of the tensors and stacks the samples again; an engine copies the
     rows of a batch once. Structure, types and values are those of default_collate.
     """
+    from .._base.nested import plain
+    from ..storage.memory import TensorStore
+
     tensors = dataset.tensors
     if not tensors or not all(plain(t) and t.dim() > 0 and t.is_contiguous() for t in tensors):
         raise Unreadable(

@@ -297,13 +297,13 @@ def _decoder_of(store: Store, local: threading.local) -> Callable[[int], None]:
     if decoder is None:
         from .._base.slabs import SlabRing
         from .._engine.image_engine import EngineOptions
-        from .._engine.registry import chosen, make_engine
+        from .._engine.registry import make_engine, native
         from .._transforms.recognise import Plan, recognise
 
         plan = recognise(None)
         assert isinstance(plan, Plan)  # None is always recognised
         options = EngineOptions(threads=0, ring=SlabRing(1), check_crc="never")
-        decoder = local.decoder = make_engine(chosen(store), store, plan, options)
+        decoder = local.decoder = make_engine(native(), store, plan, options)
 
     def decode(index: int) -> None:
         decoder.submit(np.array([index], np.int64), seed=0, epoch=0).result()

@@ -28,7 +28,6 @@ from .geometry.crop_geometry import Unfit
 from .geometry.crops import GEOMETRY
 from .geometry.draws import Op
 from .plan import BILINEAR, STORED, PixelStage, Plan, as_numpy
-from .targets.joint import FORMATS, Joint
 from .transform_class import (
     BUCKET_CROP,
     UNREADABLE,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:  # many transforms only crop, resize and flip
     from .pixels.erasing import Erase
     from .pixels.fills import Rectangle
     from .pixels.pixel_op import PixelOp
+    from .targets.joint import Joint
     from .targets.moving import JointProbe
 
 # torchvision's names of filters -> Filter in resample/resample.h
@@ -246,6 +246,9 @@ class ChainReader:
             raise Stop(f"{kind} with interpolation 'nearest-exact', which applies to masks too")
 
     def _sanitise(self, transform: Transform) -> None:
+        from .targets.joint import FORMATS
+        from .targets.moving import Sanitize
+
         if self._joint is None or len(self._joint.named(*FORMATS)) != 1:
             raise Stop("SanitizeBoundingBoxes needs exactly one field of boxes in joint=")
         labels = len(self._joint.named("labels"))
@@ -255,8 +258,6 @@ class ChainReader:
                 f"SanitizeBoundingBoxes with labels_getter={getter!r} and {labels} fields of "
                 "labels in joint=; 'default' with one and None with none are recognised"
             )
-        from .targets.moving import Sanitize
-
         self._frame.ops.append(Sanitize(float(transform.min_size), float(transform.min_area)))
         self._frame.fills.append(lambda: (0, 0, 0))
         if self._joint.named("mask"):

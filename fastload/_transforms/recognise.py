@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -19,8 +19,10 @@ from .geometry.crop_geometry import Unfit
 from .plan import Plan, Views
 from .reader import ChainReader
 from .settings import remember, remembered, settings_of
-from .targets.joint import Joint
 from .transform_class import UNREADABLE, Stop, Transform, kind_of, name_of
+
+if TYPE_CHECKING:
+    from .targets.joint import Joint
 
 __all__ = ["Plan", "Unrecognised", "Views", "recognise"]
 

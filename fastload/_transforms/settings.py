@@ -11,7 +11,6 @@ import weakref
 
 import torch
 
-from .._base.nested import plain
 from .plan import Plan
 from .transform_class import METHODS
 
@@ -80,6 +79,8 @@ def _state(value: object, depth: int) -> object:
     if isinstance(value, enum.Enum):
         return kind, value.name
     if isinstance(value, torch.Tensor):
+        from .._base.nested import plain  # transforms without Normalize mostly have no tensor
+
         if not plain(value) or value.numel() > _MOST_VALUES:
             raise _Opaque
         return value.dtype, value.tolist()

@@ -16,7 +16,7 @@ from fastload._base.devices import mover
 from fastload._base.machine import cpu
 from fastload._run.workers import columns, deferral
 from fastload._run.workers.choice import Choice
-from fastload._sources import in_python, kinds
+from fastload._sources import kinds
 from fastload._transforms.pixels import mixing
 
 
@@ -50,7 +50,7 @@ def test_nothing_is_of_a_class_to_come(
 def test_a_dataset_with_several_transforms_is_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     half_imported(monkeypatch, "torchvision.datasets.vision")
     dataset = types.SimpleNamespace(transform=[torch.nn.Identity()])
-    assert in_python.runnable(dataset) is dataset  # type: ignore[arg-type]
+    assert kinds.runnable(dataset) is dataset  # type: ignore[arg-type]
 
 
 def test_a_worker_limits_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ from ..._base.machine import cpu
 from ..._base.slabs import SlabRing
 from ..._engine.registry import is_torch
 from ..._sources.deferred.needed import loaded
-from ..._sources.in_python import runnable
-from ..._sources.kinds import check_crc
+from ..._sources.kinds import check_crc, is_packed, nested, runnable
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
@@ -66,6 +65,8 @@ def maker(
     if config.num_workers:
         from .worker_maker import worker_maker
 
+        if any(map(is_packed, nested(config.dataset))):
+            from ..._sources import in_python  # noqa: F401 - before workers are forked
         maker = worker_maker(plan, resources, cursor, kept, choice)
     else:
         from .local_maker import LocalMaker

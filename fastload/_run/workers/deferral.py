@@ -42,7 +42,6 @@ from ..._base.derived import derived
 from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
 from ..._sources.deferred.needed import has_tensors, loaded
-from ..._sources.deferred.opener_detector import OpenerDetector
 from ..measurements import Report
 
 if TYPE_CHECKING:
@@ -188,12 +187,14 @@ class Deferral:
         """``make()``, which makes a batch without deferring; the choice learns what it takes."""
         choice = self.choice
         rest(choice)
-        detector = OpenerDetector() if choice.watches else None
-        begin_ns = choice.begin()
-        if detector is None:
+        if not choice.watches:
+            begin_ns = choice.begin()
             made = make()
             made.report = Report(spent=choice.spent_eagerly(made.samples, begin_ns))
         else:
+            from ..._sources.deferred.opener_detector import OpenerDetector
+
+            detector, begin_ns = OpenerDetector(), choice.begin()
             with detector:
                 made = make()
             made.report = choice.watched(made.samples, begin_ns, seen=detector.seen)

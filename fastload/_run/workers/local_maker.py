@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from ..._base import randomness
 from ..._base.machine import memory
-from ..drawing import IndexCounter, skip_counted
+from ..drawing import ENDED, IndexCounter, skip_counted
 from ..epoch_plan import EpochPlan
 from ..maker import Maker, Outcome, below
 from ..progress import Position
@@ -183,23 +183,16 @@ class _LoaderView:
 
 
 def drawn(order: Iterator[_Item]) -> Iterator[_Item]:
-    """The same items; the first one is drawn now."""
-    try:
-        first = next(order)
-    except StopIteration:
-        return iter(())
-    return _prepended(first, order)
-
-
-def _prepended(first: _Item, order: Iterator[_Item]) -> Iterator[_Item]:
-    """``first``, then ``order``.
+    """The same items; the first one is drawn now.
 
     Not itertools.chain, which calls ``iter(order)``: a user's iterator may start again then.
     """
-    yield first
-    while True:
-        try:
-            following = next(order)
-        except StopIteration:
-            return
-        yield following
+    first = next(order, ENDED)
+
+    def items() -> Iterator[_Item]:
+        item = first
+        while item is not ENDED:
+            yield item
+            item = next(order, ENDED)
+
+    return items()

@@ -19,6 +19,7 @@ from ..._sources import huggingface
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
+from ..drawing import ENDED
 from ..progress import Position, Positions, is_stateful, state_of
 
 # If max_errors is a share, one batch of an iterable dataset is not refilled after so many bad
@@ -26,8 +27,6 @@ from ..progress import Position, Positions, is_stateful, state_of
 _MOST_BAD = 10_000
 
 Announced: TypeAlias = "Callable[[Sequence[Any]], contextlib.AbstractContextManager[Iterable[Any]]]"
-
-_ENDED = object()  # what ``next`` gives of an iterator that has ended
 
 
 class Resumable:
@@ -169,12 +168,12 @@ class Resumable:
         # new epoch at once: then nothing may be taken from it, so the state is loaded again.
         drawn = randomness.get()
         try:
-            more = next(self._iterator, _ENDED)
+            more = next(self._iterator, ENDED)
         except Exception:  # noqa: BLE001 - raised again when the sample is asked for
             more = None
         finally:
             randomness.put(drawn)
-        if more is not _ENDED:
+        if more is not ENDED:
             self._iterator = iter(())  # closes a generator before the state is loaded again
             self._load(position.state)
 

@@ -216,7 +216,8 @@ class TaskIterator(Iterator[Task]):
             task = self._inserted.popleft()
         else:
             indices = next(self._order)
-            task = self._task(indices, self._count(indices))
+            repeats = None if self._repeats is None else self._repeats.count(indices)
+            task = self._task(indices, repeats)
             self.ordered.append(task.number)
         if self.records:
             worker = self.count % self._workers
@@ -347,9 +348,6 @@ class TaskIterator(Iterator[Task]):
         except Damaged:
             return False
         return True
-
-    def _count(self, indices: Any) -> list[int] | None:
-        return None if self._repeats is None else self._repeats.count(indices)
 
 
 def identity(outcome: SentOutcome) -> SentOutcome:

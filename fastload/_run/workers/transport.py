@@ -294,7 +294,7 @@ def _inline() -> np.ndarray:
         if found.f_bavail * found.f_frsize < _SHORT_NBYTES:
             return np.empty(_SHORT_NBYTES, np.uint8)
     except (OSError, MemoryError):
-        return np.empty(_INLINE_NBYTES, np.uint8)  # no such files here, or a limit on address space
+        pass  # no such files here, or a limit on address space
     return np.empty(_INLINE_NBYTES, np.uint8)
 
 

@@ -28,15 +28,13 @@ class Joint(NamedTuple):
     casts: tuple[tuple[str, torch.dtype], ...] = ()
 
     @classmethod
-    def of(
-        cls, joint: Mapping[str, JointKind] | Literal[True] | Joint | None, store: Store
-    ) -> Joint | None:
+    def of(cls, joint: Mapping[str, JointKind] | Literal[True] | Joint, store: Store) -> Joint:
         """The argument ``joint``, checked; True: the fields that ``store`` names.
 
         Raises:
             UsageError: an unknown kind, or ``store`` names none.
         """
-        if joint is None or isinstance(joint, Joint):
+        if isinstance(joint, Joint):
             return joint
         if joint is True and not store.joint:
             raise UsageError(

@@ -27,7 +27,7 @@ import fastload
 import warm
 from fastload import FastLoader
 from fastload._base.per_process import PerProcess
-from fastload._run.workers import choice, deferral
+from fastload._run.workers import choice
 from fastload._run.workers.choice import Choice
 from fastload._sources.deferred import guarded, redirect, switch
 from fastload._sources.deferred.image import DeferredImage
@@ -268,7 +268,7 @@ def watches(monkeypatch: pytest.MonkeyPatch) -> list[OpenerDetector]:
         def __init__(self) -> None:
             made.append(self)
 
-    monkeypatch.setattr(deferral, "OpenerDetector", Counted)
+    monkeypatch.setattr("fastload._sources.deferred.opener_detector.OpenerDetector", Counted)
     return made
 
 
