@@ -1,6 +1,6 @@
 // Parses tf.train.Example; fastload/storage/formats/_example.py describes the layout.
-#include <algorithm>
 #include <cstring>
+#include <unordered_set>
 
 #include "scan/scan.h"
 #include "scan/wire.h"
@@ -136,13 +136,14 @@ int64_t find_features(const uint8_t* data, size_t size, const int64_t* offset, c
 
 int64_t feature_names(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes,
                       size_t n, std::vector<std::string>* names) {
+  std::unordered_set<std::string> seen(names->begin(), names->end());
   for (size_t row = 0; row < n; row++) {
     if (!message_fits(size, offset[row], nbytes[row])) return static_cast<int64_t>(row);
     const uint8_t* begin = data + offset[row];
     const bool good =
         each_feature({begin, begin + nbytes[row]}, [names](ByteRange name, unsigned, ByteRange) {
           const std::string text(name.at, name.end);
-          if (std::find(names->begin(), names->end(), text) == names->end()) names->push_back(text);
+          if (seen.insert(text).second) names->push_back(text);
           return true;
         });
     if (!good) return static_cast<int64_t>(row);
