@@ -140,12 +140,11 @@ int64_t feature_names(const uint8_t* data, size_t size, const int64_t* offset, c
   for (size_t row = 0; row < n; row++) {
     if (!message_fits(size, offset[row], nbytes[row])) return static_cast<int64_t>(row);
     const uint8_t* begin = data + offset[row];
-    const bool good =
-        each_feature({begin, begin + nbytes[row]}, [names](ByteRange name, unsigned, ByteRange) {
-          const std::string text(name.at, name.end);
-          if (seen.insert(text).second) names->push_back(text);
-          return true;
-        });
+    const bool good = each_feature({begin, begin + nbytes[row]}, [&](ByteRange name, unsigned, ByteRange) {
+      const std::string text(name.at, name.end);
+      if (seen.insert(text).second) names->push_back(text);
+      return true;
+    });
     if (!good) return static_cast<int64_t>(row);
   }
   return -1;
