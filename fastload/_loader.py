@@ -68,7 +68,8 @@ _Batch = TypeVar("_Batch")
 _TORCHS = ARGUMENTS[: -len(OURS)]
 
 # What this torch's DataLoader takes beside the dataset: in_order was added in 2.6.
-_PASSED = [n for n in _TORCHS[1:] if n in inspect.signature(DataLoader.__init__).parameters]
+_NAMED = inspect.signature(DataLoader.__init__).parameters
+_PASSED = [name for name in _TORCHS[1:] if name != "in_order" or name in _NAMED]
 
 _torchs, _ours = operator.attrgetter(*_TORCHS), operator.attrgetter(*OURS)
 
@@ -229,7 +230,7 @@ class FastLoader(DataLoader[Sample]):
     _loader_of_torch = (
         False  # whether its class was derived from torch's, which FastLoader replaced
     )
-    _begun = False  # whether our __init__ was called
+    _loader_begun = False  # whether our __init__ was called
     _epoch_cursor: EpochCursor
     _threads = False
     _chosen_workers: int | None = None
@@ -332,7 +333,7 @@ class FastLoader(DataLoader[Sample]):
             shown |= {name: getattr(self, name) for name in shown if hasattr(self, name)}
         vars(self).update(
             shown,
-            _begun=True,
+            _loader_begun=True,
             _loader_given=given if others else None,
             _epoch_cursor=EpochCursor(),
             _exchanged=config.exchanged,
@@ -422,7 +423,7 @@ class FastLoader(DataLoader[Sample]):
 
         torch calls it without a frame of ours between, so that its warning has torch's module.
         """
-        automatic = self._begun and self._loader_resources.governor is not None
+        automatic = self._loader_begun and self._loader_resources.governor is not None
         return no_warning if self._threads or automatic else super().check_worker_number_rationality
 
     # --- iterating --------------------------------------------------------------------------------
@@ -437,7 +438,7 @@ class FastLoader(DataLoader[Sample]):
         Raises:
             UsageError: ``epoch`` is not an integer below 2**62.
         """
-        if self._begun:
+        if self._loader_begun:
             self._epoch_cursor.set_epoch(self._loader_config(), epoch_number(epoch))
 
     def __len__(self) -> int:
@@ -452,7 +453,7 @@ class FastLoader(DataLoader[Sample]):
 
     def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator over the next epoch. Subclasses may override it, as with torch's."""
-        if not self._begun:
+        if not self._loader_begun:
             return super()._get_iterator()
         if self._epoch_cursor.resume is None:
             self._epoch_cursor.base_seed = (
@@ -544,7 +545,7 @@ class FastLoader(DataLoader[Sample]):
 
     def _saved_state(self) -> dict[str, Any]:
         """As ``state_dict``, which may raise."""
-        if not self._begun:
+        if not self._loader_begun:
             raise UsageError("state_dict: expected a class that calls DataLoader.__init__")
         progress = self._epoch_cursor.running() or self._epoch_cursor.snapshot(
             self._loader_config()
@@ -590,7 +591,7 @@ class FastLoader(DataLoader[Sample]):
         if missing and self._loader_given is not None:
             warnings.warn(f"{missing}: its epoch begins anew", stacklevel=callers.stacklevel())
             return
-        if not self._begun:
+        if not self._loader_begun:
             raise UsageError("load_state_dict: expected a class that calls DataLoader.__init__")
         resume, config = _progress.read(state), self._loader_config()
         if is_mix_dataset(self.dataset):
@@ -611,7 +612,7 @@ class FastLoader(DataLoader[Sample]):
         """
         made = type(self).__new__(type(self))
         state = self.__getstate__()
-        if self._begun:
+        if self._loader_begun:
             state |= self._made_with.of_copy(self)
         for name in {"_epoch_cursor", "_loader_resources"} & state.keys():
             state[name] = copy.copy(state[name])
@@ -645,7 +646,7 @@ class FastLoader(DataLoader[Sample]):
 
     def __repr__(self) -> str:
         """What a terminal shows: explain(), and stats() once the loader has run."""
-        if not self._begun:
+        if not self._loader_begun:
             return super().__repr__()
         from ._run.notebook import loader_text
 
@@ -664,7 +665,7 @@ class FastLoader(DataLoader[Sample]):
 
     def _repr_html_(self) -> str | None:
         """The same for a notebook."""
-        if not self._begun:
+        if not self._loader_begun:
             return None
         from ._run.notebook import loader_html
 

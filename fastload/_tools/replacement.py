@@ -33,7 +33,7 @@ class _Replacement:
         def init(loader: DataLoader[Any], *given: Any, **named: Any) -> None:
             if self._active and type(loader) is DataLoader:
                 loader.__class__ = FastLoader
-            if self._active and isinstance(loader, FastLoader) and not loader._begun:
+            if self._active and isinstance(loader, FastLoader) and not loader._loader_begun:
                 vars(loader)["_torchs_init"] = functools.partial(torchs, loader)
                 FastLoader.__init__(loader, *given, **named)
             else:

@@ -21,14 +21,12 @@ from ..storage import open_store
 from ..storage._crc import crc32c
 from ..storage._mapped import Mapped, TruncationWatch, map_file
 from ..storage._read import fetched_ahead, read_each, where_of
-from ..storage._spans import Held
 from ..storage.base import Store
-from ..storage.table import Framing, TableStore
+from ..storage.table import TableStore
 
 # Bytes read at a time: enough for the full speed of a disk, little memory.
 _READ_NBYTES = 8 << 20
 _READ_RECORDS = 4096
-_BEHIND_NBYTES = 512  # of a record, that belong to its frame
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,8 +79,8 @@ def verify(
 ) -> VerifyReport:
     """Read a store and compare every record, and labels, names and fields, with their checksums.
 
-    Of tar, TFRecord and RecordIO files, what surrounds records is compared, too, as far as the
-    format has checksums or fixed bytes there.
+    Of local tar, TFRecord and RecordIO files, what surrounds records is compared, too, as far as
+    the format has checksums or fixed bytes there.
 
     Example:
         >>> verify("imgs.lmdb").damaged
@@ -198,11 +196,11 @@ def _check_records(
 
 
 class _Frames:
-    """Checks what surrounds the records of a store, as its format does."""
+    """Checks what surrounds the records of a store on a disk, as its format does."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._framing, self._fetch = _framing_of(store)
+        self._framing = store.table.framing if isinstance(store, TableStore) else None
         self.sums_records = self._framing is not None and self._framing.sums_records
         self._file, self._at = -1, 0  # where the next frame starts
         self._data: Mapped = b""
@@ -231,12 +229,8 @@ class _Frames:
         return self._check(len(self._data)) if self._file >= 0 else []
 
     def _begin(self, file: int) -> None:
-        self._file, self._at = file, 0
-        self._map()
-
-    def _map(self) -> None:
-        self._generation, path = self._store.generation, self._store.files[self._file]
-        self._data, self._watch = b"", None
+        path = self._store.files[file]
+        self._file, self._at, self._data, self._watch = file, 0, b"", None
         with contextlib.suppress(StoreError):  # it has gone, as every record of it says
             self._data = map_file(path)
         if isinstance(self._data, mmap.mmap):
@@ -246,34 +240,13 @@ class _Frames:
         if not self._data:
             return []
         assert self._framing is not None  # a file was begun
-        try:
-            held = self._fetch(self._file, self._at, end + _BEHIND_NBYTES - self._at)
-        except StoreError as error:
-            wrong, self._at = [(self._at, error.message)], end
-        else:
-            if self._generation != self._store.generation:
-                self._map()
-            self._at, wrong = self._framing.check(self._data, self._at, end)
-            if held is not None:
-                held.release()
+        self._at, wrong = self._framing.check(self._data, self._at, end)
         damaged = []
         for offset, reason in wrong:
             at = min(int(np.searchsorted(self._ends, offset, side="right")), len(self._ends) - 1)
             found = _damage(self._store, int(self._records[at]), reason)
             damaged.append(dataclasses.replace(found, offset=offset))
         return damaged
-
-
-def _framing_of(store: Store) -> tuple[Framing | None, Callable[[int, int, int], Held | None]]:
-    """What a format says of its frames, and what fetches bytes of a file of the store."""
-    if store.remote:
-        from ..storage.remote.store import RemoteStore
-
-        if isinstance(store, RemoteStore) and isinstance(store.inner, TableStore):
-            return store.inner.table.framing, store.fetch
-    elif isinstance(store, TableStore):
-        return store.table.framing, lambda file, offset, nbytes: None
-    return None, lambda file, offset, nbytes: None
 
 
 def _damage(store: Store, index: int, reason: str) -> Damage:

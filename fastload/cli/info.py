@@ -14,7 +14,7 @@ from .._base.byte_sizes import human
 from .._printable import printable
 from .._tools import picture
 from .._tools.summary import Spread, Summary, describe_count, describe_labels, summarise
-from ..errors import DataError
+from ..errors import DataError, DecodeError
 from ..storage import Store, open_store
 from ..storage._read import fetched_ahead
 from . import _options
@@ -138,22 +138,29 @@ def _contact_sheet(store: Store, path: str) -> int:
 
 
 def _tile(store: Store, record: int) -> Image.Image:
-    """The image of a record with its masks and boxes over it."""
+    """The image of a record with its masks and boxes over it; grey where they are damaged.
+
+    Raises StoreError for a record that cannot be read.
+    """
     from PIL import Image
 
     from .._engine.pillow import decode_record
 
     most = _TILE - 4
+    damaged = Image.new("RGB", (most, most), "grey")
     try:
         image = decode_record(store, record, check=False)
-        if store.joint:  # else without the second that torch takes to be imported
-            from .._tools.marks import as_stored
-            from .._transforms.targets.joint import Joint
+    except DecodeError:
+        return damaged
+    if store.joint:  # else without the second that torch takes to be imported
+        from .._tools.marks import as_stored
+        from .._transforms.targets.joint import Joint
 
-            line = -(-max(image.size) // most)
+        line = -(-max(image.size) // most)
+        try:
             image = as_stored(image, Joint.of(True, store), store, record, line=line)
-    except DataError:
-        return Image.new("RGB", (most, most), "grey")
+        except DataError:
+            return damaged
     image.thumbnail((most, most))
     times = most // max(image.size)  # enlarges small images, which would be hard to see
     return image.resize((times * image.width, times * image.height), Image.Resampling.NEAREST)

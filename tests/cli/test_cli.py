@@ -204,6 +204,16 @@ def test_info_of_a_folder_with_a_file_that_is_no_image(images: Path, tmp_path: P
     assert "contact sheet of 21 records" in result.stdout
 
 
+def test_a_contact_sheet_names_an_image_that_has_gone(images: Path, tmp_path: Path) -> None:
+    from fastload.cli.info import _contact_sheet
+
+    store = fastload.open_store(images)
+    gone = Path(store.files[3])
+    gone.unlink()
+    with pytest.raises(fastload.StoreNotFoundError, match=f"{gone.name}', record 3"):
+        _contact_sheet(store, str(tmp_path / "sheet.png"))
+
+
 def test_info_of_an_empty_store(tmp_path: Path) -> None:
     from fastload.storage import open_writer
 

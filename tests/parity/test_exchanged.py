@@ -353,7 +353,10 @@ from fastload import FastLoader
 for workers in (0, 1):
     # The way of Python 3.14 would run the script again.
     options = {"multiprocessing_context": "fork"} if workers else {}
-    print(list(FastLoader(range(3), 3, num_workers=workers, **options)))
+    others = {"timeout": 50, "prefetch_factor": 3, "persistent_workers": True} if workers else {}
+    loader = FastLoader(range(3), 3, num_workers=workers, **options, **others)
+    assert {name: getattr(loader, name) for name in others} == others
+    print(list(loader))
 """
 
 

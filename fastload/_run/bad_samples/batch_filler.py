@@ -104,17 +104,19 @@ class EngineFiller(Remaker[PendingBatch]):
     repeats: Repeats | None
     rest: Plan | None
 
-    def begin(
-        self, indices: np.ndarray, repeats: np.ndarray | None = None, *, timed: bool = False
-    ) -> PendingBatch:
-        """Start to fill a batch of ``indices``; ``timed``: as for ``submit``.
-
-        ``repeats`` are those of a batch that is made again; None: it is the next one, and they are
-        counted.
-        """
+    def begin(self, indices: np.ndarray, *, timed: bool) -> PendingBatch:
+        """Start to fill the next batch, of ``indices``; ``timed``: as for ``submit``."""
         records = self.source.lookup(indices)
-        if repeats is None and self.repeats is not None:
-            repeats = self.repeats.count(records)
+        repeats = None if self.repeats is None else self.repeats.count(records)
+        return self._begin(indices, records, repeats, timed)
+
+    def _begin(
+        self,
+        indices: np.ndarray,
+        records: np.ndarray,
+        repeats: np.ndarray | None,
+        timed: bool,
+    ) -> PendingBatch:
         tried, refused = np.arange(len(records)), dict[int, DataError]()
         if self.on_error != "raise":
             sized = self.engine.store.sizes(records).min(axis=1, initial=1) > 0
@@ -150,8 +152,9 @@ class EngineFiller(Remaker[PendingBatch]):
 
     @override
     def ask(self, indices: list[Any], repeats: list[int] | None) -> PendingBatch:
+        numbers = np.array(indices, np.int64)
         before = None if repeats is None else np.array(repeats, np.int64)
-        return self.begin(np.array(indices, np.int64), before)
+        return self._begin(numbers, self.source.lookup(numbers), before, False)
 
     @override
     def answer(self, pending: PendingBatch, /) -> Outcome:

@@ -407,10 +407,6 @@ class RemoteStore(WrappedStore):
 
         return self._healed(begun)
 
-    def fetch(self, file: int, offset: int, nbytes: int) -> Held:
-        """Bytes of one of ``files``, which are there until the result is released."""
-        return self._healed(lambda: self._here.fetch([(self.files[file], offset, nbytes)]))
-
     def _ranges(self, spans: Spans, *, blocks: bool = False) -> list[tuple[BlockFile, np.ndarray]]:
         here, memory = self._here, self.memory()
         ranges = []

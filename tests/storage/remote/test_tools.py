@@ -15,7 +15,6 @@ from fastload import PackedDataset, info, unpack, verify
 from fastload.cli import main
 from fastload.errors import StoreError, StoreNotFoundError
 from fastload.storage import open_store
-from fastload.storage.remote.options import RemoteOptions
 from object_server import ObjectServer
 
 NAMES = ["photos.lmdb", "shards.tfrecord", "photos.tar"]
@@ -106,6 +105,15 @@ def test_a_numbered_set_of_another_program_is_one_store(memory: str, tmp_path: P
     everything = np.arange(12)
     with open_store("memory://numbered/a.parquet") as found:
         assert found.read(everything) == open_store(tmp_path / "a.parquet").read(everything)
+    system.pipe("/numbered/a-0-of-7.parquet", b"")
+    with pytest.raises(
+        StoreError, match=r"found several: .*such as NAME-\*-of-3\.parquet"
+    ) as several:
+        open_store("memory://numbered/a.parquet")
+    assert several.value.path == "memory://numbered/a.parquet"
+    with open_store("memory://numbered/a-*-of-3.parquet") as found:
+        assert len(found) == 12
+    system.rm("/numbered/a-0-of-7.parquet")
     system.rm(f"/numbered/{names[1]}")
     with pytest.raises(StoreNotFoundError, match="a file of the set is missing") as caught:
         open_store("memory://numbered/a.parquet")
@@ -162,34 +170,5 @@ def test_verify_names_the_object_with_a_damaged_record(photos: Path, tmp_path: P
     try:
         (damage,) = verify(f"{server.url}/a.lmdb").damaged
         assert (damage.record, damage.path) == (5, f"{server.url}/a.lmdb")
-    finally:
-        server.close()
-
-
-@pytest.mark.parametrize("name", ["a.tfrecord", "a.tar", "a.rec"])
-@pytest.mark.parametrize("disk_limit", [None, 0])
-def test_verify_compares_what_surrounds_records_of_a_remote_store(
-    photos: Path, tmp_path: Path, name: str, disk_limit: int | None
-) -> None:
-    path = tmp_path / "served" / name
-    path.parent.mkdir()
-    fastload.pack(photos, path)
-    with open_store(path) as store:
-        begins = store.places(np.arange(len(store))).offset.tolist()
-    server = ObjectServer(path.parent)
-    remote = RemoteOptions(disk_limit=disk_limit)
-    try:
-        with open_store(f"{server.url}/{name}", remote=remote) as store:
-            assert verify(store).damaged == ()
-        with open(path, "r+b") as file:  # the magic, the header, the features
-            file.seek(begins[5] - {"a.rec": 29, "a.tar": 400, "a.tfrecord": 20}[name])
-            byte = file.read(1)[0]
-            file.seek(-1, 1)
-            file.write(bytes([byte ^ 4]))
-        (local,) = verify(path).damaged
-        with open_store(f"{server.url}/{name}", remote=remote) as store:
-            (damage,) = verify(store).damaged
-        assert (damage.record, damage.offset, damage.reason) == (5, local.offset, local.reason)
-        assert damage.path == f"{server.url}/{name}"
     finally:
         server.close()
