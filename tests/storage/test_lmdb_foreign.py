@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import numpy as np
 import pytest
 import torch
@@ -21,8 +22,6 @@ from fastload.errors import StoreError
 from fastload.storage import RAW, open_store
 from fastload.storage.formats import _lmdb_foreign as foreign
 from storage.formats import picture
-
-lmdb = pytest.importorskip("lmdb")
 
 
 def write(path: Path, items: Mapping[bytes, bytes], *, folder: bool = False) -> Path:

@@ -51,7 +51,8 @@ def packed(folder: Path, suffix: str, **options: Any) -> Path:
 
 
 def lmdb_columns(path: Path, name: str | None, other: str | None) -> list[str]:
-    lmdb = pytest.importorskip("lmdb")
+    import lmdb
+
     with lmdb.open(str(path), subdir=False, lock=False, max_dbs=2) as env:
         columns = env.open_db(b"columns")
         with env.begin(db=columns, write=name is not None) as transaction:
@@ -272,7 +273,8 @@ def test_labels_of_torch_save_are_numbers_or_none(tmp_path: Path) -> None:
 def turned(path: Path) -> None:
     """30 x 20 becomes 20 x 30, wherever the format says it."""
     if path.suffix == ".lmdb":
-        lmdb = pytest.importorskip("lmdb")
+        import lmdb
+
         with lmdb.open(str(path), subdir=False, lock=False, max_dbs=2) as env:
             columns = env.open_db(b"columns")
             with env.begin(db=columns, write=True) as transaction:

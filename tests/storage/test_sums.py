@@ -134,7 +134,8 @@ def test_a_header_without_checksums_or_columns_is_refused(
 
 @pytest.mark.parametrize("name", ["checksums", "columns"])
 def test_an_lmdb_store_without_checksums_or_columns_is_refused(tmp_path: Path, name: str) -> None:
-    lmdb = pytest.importorskip("lmdb")
+    import lmdb
+
     path = packed(tmp_path, "lmdb")
     with lmdb.open(str(path), subdir=False, lock=False, max_dbs=2) as env:
         columns = env.open_db(b"columns")
