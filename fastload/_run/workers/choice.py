@@ -22,9 +22,10 @@ waiting
     nobody knows how many, a process waits, and makes samples as ever, until what they take in this
     epoch, or took in the epochs so far, comes to ``_STAKE_NS``, and they open images. Few batches
     are looked at meanwhile: the first one of an epoch, and batches 1, 2, 4, 8 ... They are
-    measured; when all take as much, the next one is watched instead (``opener_detector.py``), and
-    where it opens none, nothing is watched for ``_WATCHED`` times as long. So a loader that lives
-    for a few batches pays for none of that. A dataset that opens no images any more is waited for
+    measured; when all take as much, which may be known after three samples, the rest is watched
+    until one opens an image (``opener_detector.py``). Where a batch opens none, nothing is watched
+    for ``_WATCHED`` times as long. So a loader that lives for a few batches pays for none of that.
+    A dataset that opens no images any more is waited for
     again. The training process learns from its workers that they do, and begins before it forks
     new ones, which have it from there. Where nothing could be deferred, as with TIFFs, it begins
     again after ``_VAIN`` samples, and then after twice as many each time. Where new workers have
@@ -43,11 +44,14 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..._base.per_process import PerProcess
 from ..._sources.deferred.thread_state import THREAD
 from ..measurements import Report, Spent
+
+if TYPE_CHECKING:
+    from ..._sources.deferred.opener_detector import OpenerDetector
 
 clock: Callable[[], int] = time.process_time_ns
 """CPU nanoseconds of this process. Those of one thread would lack OpenCV's and the core's own."""
@@ -275,30 +279,33 @@ class Choice:
     @property
     def at_stake(self) -> bool:
         """Whether samples take so long that deferring may pay."""
-        if self.eagerly.samples < _LEAST:
-            return False
+        return self.eagerly.samples >= _LEAST and self._stakes(self.eagerly.ns)
+
+    def _stakes(self, ns: float) -> bool:
+        """The same if a sample takes so long."""
         before_ns = 0 if self._anew else _TOTAL.ns
-        return before_ns + self.eagerly.ns * max(self._expected, self._made) >= _STAKE_NS
+        return before_ns + ns * max(self._expected, self._made) >= _STAKE_NS
 
     @property
     def _pays(self) -> bool:
         return self._seen and self.at_stake and self._left_alone <= 0
 
-    @property
-    def watches(self) -> bool:
-        """Whether it is time to see if a batch that is made without deferring opens images."""
-        if not (self.waits and self.at_stake) or self._left_alone > 0:
-            return False
+    def watch(self) -> Watch | None:
+        """What measures and watches the next batch, which is made without deferring."""
+        if not self.waits:
+            return None
         due_ns = _TOTAL.due_ns.get()
-        return due_ns is None or _now() >= due_ns
+        due = self._left_alone <= 0 and (due_ns is None or _now() >= due_ns)
+        return Watch(self._stakes if due else None, at_once=due and self.at_stake)
 
-    def watched(self, samples: int, begin_ns: int, *, seen: bool) -> Report:
-        """The report of a batch of so many that was watched, and whether it opened any."""
-        self._staked = self._staked or samples > 0
+    def watched(self, samples: int, watch: Watch) -> Report:
+        """The report of a batch of so many that was measured, and may have been watched."""
         end_ns = _now()
-        if not seen:
-            _TOTAL.due_ns.put(end_ns + _WATCHED * (end_ns - begin_ns))
-        return Report(spent=Spent(eager=samples), seen=seen)  # to watch takes time, too
+        if watch.begun:
+            self._staked = self._staked or samples > 0
+            if not watch.seen:
+                _TOTAL.due_ns.put(end_ns + _WATCHED * (end_ns - watch.begin_ns))
+        return Report(spent=watch.spent(samples, end_ns), seen=watch.seen)
 
     def ended(self) -> None:
         """What was looked at was no batch, but the end of a stream: look at the next one."""
@@ -588,6 +595,75 @@ class _Turns:
             self._left, self._rest = 0, False
         elif known >= _LEAST and own_ns > eager_ns * (1 + chance):
             self._left, self._rest = 0, True
+
+
+class Watch:
+    """A context in which one batch is made eagerly, while its loader waits.
+
+    Args:
+        stakes: whether so much is at stake that samples are watched, if each takes so many
+            nanoseconds; None: they are not.
+        at_once: whether they are from the first one on, until one opens an image.
+
+    Attributes:
+        begin_ns: when it began.
+        begun: whether samples were watched.
+        seen: whether one has opened an image.
+    """
+
+    def __init__(self, stakes: Callable[[float], bool] | None, *, at_once: bool) -> None:
+        self._stakes = stakes
+        self._detector: OpenerDetector | None = None
+        self._at_once = at_once
+        self._watched = self._watched_ns = 0
+        self.begin_ns = _now()
+
+    def __enter__(self) -> Watch:
+        if self._at_once:
+            self._begin()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._detector is not None:
+            self._detector.__exit__()
+
+    @property
+    def begun(self) -> bool:
+        return self._detector is not None
+
+    @property
+    def seen(self) -> bool:
+        return self._detector is not None and self._detector.seen
+
+    def _begin(self) -> None:
+        from ..._sources.deferred.opener_detector import OpenerDetector
+
+        self._detector = OpenerDetector()
+        self._detector.__enter__()
+
+    def over(self, indices: Sequence[Any]) -> Iterator[Any]:
+        """``indices``; the sample of each is made before the next one is asked for."""
+        all_ns = 0
+        for i, index in enumerate(indices):
+            watching, begin_ns = self.begun and not self.seen, _now()
+            yield index
+            ns = _now() - begin_ns
+            if watching:
+                self._watched += 1
+                self._watched_ns += ns
+            elif 0 < i <= _LEAST and not self.begun:  # the first one does what is done once
+                all_ns += ns
+                if i == _LEAST and self._stakes is not None and self._stakes(all_ns / i):
+                    self._begin()
+
+    def spent(self, samples: int, end_ns: int) -> Spent:
+        """On a batch of so many; the watched ones count as the others, since that takes time."""
+        measured = samples - self._watched
+        made_as_one = self._at_once and not self._watched
+        if measured <= 0 or made_as_one or (self.begun and not self.seen):
+            return Spent(eager=samples)
+        ns = end_ns - self.begin_ns - self._watched_ns
+        return Spent(eager=samples, eager_ns=ns * samples // measured)
 
 
 class _Total:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ..._sources.deferred.completion import DeferredObjects
     from ..._sources.deferred.thread_state import BatchContext
     from ..maker import Outcome
-    from .choice import Choice
+    from .choice import Choice, Watch
     from .transport import Packer
 
 _Made = TypeVar("_Made")
@@ -124,6 +124,7 @@ class Deferral:
         self._keep = keep
         self._made: BatchDecoder | None = None
         self._filler: BatchDecoder | None = None
+        self.watch: Watch | None = None
         self.choice = choice
         self._states: dict[int, Before] = {}  # in the order of the tasks
         # Of the last batch: tensors that stayed deferred, and what its worker left to Pillow.
@@ -152,6 +153,8 @@ class Deferral:
         # A batch sampler of the user's may give anything that can be iterated over, once.
         if type(indices) not in (list, tuple, range):
             return contextlib.nullcontext(indices)
+        if self.watch is not None:
+            return contextlib.nullcontext(self.watch.over(indices))
         if self.choice.takes_turns(len(indices)):
             return self.choice.turns(indices)
         if self._ahead is None or type(indices) is range:  # of which nothing is known
@@ -187,17 +190,19 @@ class Deferral:
         """``make()``, which makes a batch without deferring; the choice learns what it takes."""
         choice = self.choice
         rest(choice)
-        if not choice.watches:
-            begin_ns = choice.begin()
+        begin_ns = choice.begin()
+        watch = choice.watch()
+        if watch is None:
             made = make()
             made.report = Report(spent=choice.spent_eagerly(made.samples, begin_ns))
         else:
-            from ..._sources.deferred.opener_detector import OpenerDetector
-
-            detector, begin_ns = OpenerDetector(), choice.begin()
-            with detector:
-                made = make()
-            made.report = choice.watched(made.samples, begin_ns, seen=detector.seen)
+            self.watch = watch
+            try:
+                with watch:
+                    made = make()
+            finally:
+                self.watch = None
+            made.report = choice.watched(made.samples, watch)
         choice.learn(made.report)
         if made.empty and not (made.bad or made.missing):
             choice.ended()

@@ -316,7 +316,7 @@ class Fetcher:
             except Exception:  # noqa: BLE001, S110 - making each sample alone shows which is bad
                 pass
         deferral = self.deferral
-        if deferral is None or not thread_state.THREAD.deferring:
+        if deferral is None or not (thread_state.THREAD.deferring or deferral.watch):
             return self._one_by_one(indices, indices, seeds, rows)
         with deferral.announced(indices) as announced:
             return self._one_by_one(indices, announced, seeds, rows)

@@ -27,8 +27,9 @@ import fastload
 import warm
 from fastload import FastLoader
 from fastload._base.per_process import PerProcess
+from fastload._run.measurements import Spent
 from fastload._run.workers import choice
-from fastload._run.workers.choice import Choice
+from fastload._run.workers.choice import Choice, Watch
 from fastload._sources.deferred import guarded, redirect, switch
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.opener_detector import OpenerDetector
@@ -127,9 +128,56 @@ def test_an_epoch_of_much_work_is_deferred_from_its_second_batch_on(
     photos: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choice, "_STAKE_NS", 0)
-    first, *later = map(any, FastLoader(Kinds(photos), 4))
+    first, second, *_ = map(any, FastLoader(Kinds(photos), 4))
     assert not first
-    assert any(later)
+    assert second
+
+
+def test_watched_samples_are_not_what_an_eager_one_costs(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = 0
+    monkeypatch.setattr(choice, "clock", lambda: now_ns)
+    asked: list[float] = []
+
+    def stakes(ns: float) -> bool:
+        asked.append(ns)
+        return True
+
+    with Watch(stakes, at_once=False) as watch:
+        for i in watch.over(range(10)):
+            # The first sample does what is done once, and the fourth and fifth ones are watched.
+            now_ns += {0: 90, 3: 500, 4: 700}.get(i, 10)
+            if i >= 4:
+                PIL.Image.open(photos[0]).close()
+        now_ns += 20  # collating
+    assert asked == [10]
+    assert watch.seen
+    assert watch.spent(10, watch.begin_ns + now_ns) == Spent(
+        eager=10, eager_ns=(90 + 7 * 10 + 20) * 10 // 8
+    )
+
+
+def test_under_a_programs_profiler_images_are_deferred_from_the_second_batch_on(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_STAKE_NS", 0)
+    sys.setprofile(lambda *event: None)
+    try:
+        first, second, *_ = map(any, FastLoader(Kinds(photos), 4))
+    finally:
+        sys.setprofile(None)
+    assert not first
+    assert second
+
+
+def test_what_was_watched_to_its_end_is_not_measured() -> None:
+    with Watch(lambda ns: True, at_once=False) as watch:
+        assert list(watch.over(range(10))) == list(range(10))
+        assert sys.getprofile() is not None
+    assert sys.getprofile() is None
+    assert watch.begun and not watch.seen
+    assert watch.spent(10, watch.begin_ns + 100) == Spent(eager=10)
 
 
 def test_two_threads_may_iterate_over_one_loader(
