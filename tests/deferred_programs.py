@@ -11,6 +11,7 @@ import contextlib
 import copy
 import dataclasses
 import io
+import math
 import pickle
 import random
 import re
@@ -619,6 +620,11 @@ dtypes = st.sampled_from(
     [torch.float32, torch.float16, torch.uint8, torch.int64, torch.float64, torch.bfloat16]
 )
 
+numbers = st.sampled_from(
+    [1, 0.3, -2.5, 0, -0.0, 255, True, np.float64(0.7), np.float32(0.7), math.nan, math.inf, 1e39]
+)
+bounds = st.one_of(st.none(), numbers)
+
 TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x, m, s, i: F.normalize(x, m, s, i), m=means, s=deviations, i=st.booleans()),
     step(lambda x, m, s: F2.normalize(x, m, s), m=means, s=deviations),
@@ -637,7 +643,11 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x: x.div(255.0)),
     step(lambda x: x * 2 - 1),
     step(lambda x: 2 * x + 1.5),
-    step(lambda x: 1 - x),
+    step(lambda x, n: n - x, n=numbers),
+    step(lambda x, n: x * n, n=numbers),
+    step(lambda x, a, b: torch.clamp(x, a, b), a=bounds, b=bounds),
+    step(lambda x, a, b: x.clip(min=a, max=b), a=bounds, b=bounds),
+    step(lambda x, a, b: (x.clamp_(a, b), x), a=bounds, b=bounds),
     step(lambda x: x - x.float().mean()),
     step(lambda x, f: _in_place(x, f), f=factor),
     step(_shared),

@@ -31,7 +31,7 @@ from ..._transforms.sample_params import SampleGroup, SampleParams, built
 from .composed import Composed, Erased, Fill, Unsupported, every
 from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS, ImageOperation, TensorOperation
 from .recording import Argument, Opened, Operation, Recording
-from .replay import replay
+from .replay import NO_IMAGE, changed, replay
 from .slots import Slot
 
 # Modes that the core decodes with Pillow's bits, by format; it leaves single files to Pillow.
@@ -470,11 +470,19 @@ def ramp(mode: str) -> Opened:
 
 
 def table_of(mode: str, operations: tuple[Operation, ...]) -> torch.Tensor:
-    """What the operations make of each level: (channels, 256), made by ``replay`` itself."""
+    """What the operations make of each level: (channels, 256), made as ``replay`` does."""
     if operations == (("to_image",),):  # which makes no use of torchvision
         return torch.arange(256, dtype=torch.uint8, device="cpu").expand(
             1 if mode == "L" else 3, 256
         )
-    values = replay(Recording(ramp(mode), operations, (256, 1), mode))
+    if operations[-1][0] in TENSOR_OPERATIONS and len(operations) > 1:
+        # Often the last number alone is drawn at random.
+        before = _begun(mode, operations[:-1])
+        values = changed(NO_IMAGE, operations[-1:], before.clone()[:, None])
+    else:
+        values = replay(Recording(ramp(mode), operations, (256, 1), mode))
     assert isinstance(values, torch.Tensor), "the operations end in a tensor"
     return values.reshape(values.shape[0], 256)
+
+
+_begun = functools.lru_cache(maxsize=64)(table_of)

@@ -484,6 +484,8 @@ TENSOR_OPERATIONS: dict[str, TensorOperation] = {
     "div": TensorOperation(lambda tensor, by: tensor.div(by), _quotient),
     "add": TensorOperation(lambda tensor, by: tensor.add(by)),
     "sub": TensorOperation(lambda tensor, by: tensor.sub(by)),
+    "rsub": TensorOperation(lambda tensor, of: torch.rsub(tensor, of)),
+    "clamp": TensorOperation(lambda tensor, least, most: tensor.clamp(least, most)),
     "contiguous": TensorOperation(lambda tensor: tensor.contiguous(), _contiguous),
 }
 """Operations that end in a tensor, and those on it, by name."""

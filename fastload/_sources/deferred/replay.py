@@ -22,7 +22,7 @@ from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS
 from .recording import Opened, Operation, Recording, Stored
 from .thread_state import THREAD, eagerly, note_failure, note_made
 
-_NO_IMAGE = PIL.Image.new("1", (1, 1))  # of what came as a tensor
+NO_IMAGE = PIL.Image.new("1", (1, 1))  # of what came as a tensor
 
 
 class FileChanged(OSError):
@@ -189,7 +189,7 @@ def _replayed(recording: Recording) -> PIL.Image.Image | torch.Tensor:
     if recording.opened.library == "torchvision":
         end = operations.index(("to_image",)) + 1
         tensor, operations = _by_torchvision(recording.opened, operations[:end]), operations[end:]
-        image = _NO_IMAGE
+        image = NO_IMAGE
     else:
         image = _decoded(recording.opened) if operations else reopen(recording.opened)
     return changed(image, operations, tensor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -228,22 +228,42 @@ def _clone(marked: bool) -> Handler:
 
 def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> Handler:
     def handler(tensor: Any, other: Any, **kwargs: Any) -> Any:
-        if commutes and type(tensor) in (int, float):
+        if commutes and _is_number(tensor):
             tensor, other = other, tensor
-        if not pending(tensor) or kwargs or type(other) not in (int, float):
-            return NotImplemented
-        if not known_by_equality(other):
+        if not pending(tensor) or kwargs or not _is_number(other):
             return NotImplemented
         dtype = tensor._memory.layout.dtype
         if not dtype.is_floating_point:
             to_float = name == "div" and dtype == torch.uint8 and not in_place
             if not to_float or torch.get_default_dtype() != torch.float32:
                 return NotImplemented
-        if not in_place:
-            return record(tensor, (name, other))
-        if not tensor._memory.alone:
+        return _by_value(tensor, (name, other), in_place)
+
+    return handler
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    """Whether torch takes it for a number (NumPy's float64 is a float), known by equality."""
+    return (type(value) is int or isinstance(value, float)) and known_by_equality(value)
+
+
+def _by_value(tensor: DeferredTensor, operation: Operation, in_place: bool) -> Any:
+    """``tensor`` after an operation on each value."""
+    if not in_place:
+        return record(tensor, operation)
+    if not tensor._memory.alone:
+        return NotImplemented
+    return like(record_in_place(tensor, operation), tensor._memory)
+
+
+def _clamp(in_place: bool = False) -> Handler:
+    def handler(tensor: Any, min: Any = None, max: Any = None, **kwargs: Any) -> Any:
+        numbers = all(bound is None or _is_number(bound) for bound in (min, max))
+        if not pending(tensor) or kwargs or not numbers or min is max:
             return NotImplemented
-        return like(record_in_place(tensor, (name, other)), tensor._memory)
+        if not tensor._memory.layout.dtype.is_floating_point:
+            return NotImplemented
+        return _by_value(tensor, ("clamp", min, max), in_place)
 
     return handler
 
@@ -484,7 +504,7 @@ def _expand_as(tensor: Any, other: Any) -> Any:
 
 
 # What is done to each value, whatever its channel.
-_BY_VALUE = frozenset(("normalize", "to_dtype", "mul", "div", "add", "sub"))
+_BY_VALUE = frozenset(("normalize", "to_dtype", "mul", "div", "add", "sub", "rsub", "clamp"))
 
 
 def _repeat(tensor: Any, *sizes: Any, **kwargs: Any) -> Any:
@@ -802,6 +822,9 @@ def _handlers() -> Iterator[tuple[Handler, tuple[Callable[..., Any], ...]]]:
     yield _with_number("add", in_place=True), (x.add_, x.__iadd__)
     yield _with_number("sub"), (x.sub, x.__sub__, torch.sub)
     yield _with_number("sub", in_place=True), (x.sub_, x.__isub__)
+    yield _with_number("rsub"), (x.__rsub__, torch.rsub)
+    yield _clamp(), (x.clamp, x.clip, torch.clamp, torch.clip)
+    yield _clamp(in_place=True), (x.clamp_, x.clip_, torch.clamp_, torch.clip_)
     yield stack, (torch.stack,)
     yield _cat, (torch.cat,)
     yield _unsqueeze, (x.unsqueeze, torch.unsqueeze)
