@@ -477,7 +477,7 @@ def table_of(mode: str, operations: tuple[Operation, ...]) -> torch.Tensor:
         )
     if operations[-1][0] in TENSOR_OPERATIONS and len(operations) > 1:
         # Often the last number alone is drawn at random.
-        before = _begun(mode, operations[:-1])
+        before = table_before(mode, operations[:-1])
         values = changed(NO_IMAGE, operations[-1:], before.clone()[:, None])
     else:
         values = replay(Recording(ramp(mode), operations, (256, 1), mode))
@@ -485,4 +485,4 @@ def table_of(mode: str, operations: tuple[Operation, ...]) -> torch.Tensor:
     return values.reshape(values.shape[0], 256)
 
 
-_begun = functools.lru_cache(maxsize=64)(table_of)
+table_before = functools.lru_cache(maxsize=64)(table_of)

@@ -49,6 +49,7 @@ def exchanged_anew() -> Iterator[None]:
         fastload.uninstall()
         batch.kernel_of.cache_clear()  # whose tables the library's functions have made
         lowering.ramp.cache_clear()
+        lowering.table_before.cache_clear()
         if not proven:
             yield
 
