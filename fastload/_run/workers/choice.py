@@ -25,12 +25,11 @@ waiting
     measured; when all take as much, which may be known after three samples, the rest is watched
     until one opens an image (``opener_detector.py``). Where a batch opens none, nothing is watched
     for ``_WATCHED`` times as long. So a loader that lives for a few batches pays for none of that.
-    A dataset that opens no images any more is waited for
-    again. The training process learns from its workers that they do, and begins before it forks
-    new ones, which have it from there. Where nothing could be deferred, as with TIFFs, it begins
-    again after ``_VAIN`` samples, and then after twice as many each time. Where new workers have
-    nothing from anywhere (``start_method.py``), each of them begins anew: then only this epoch's
-    samples count.
+    A dataset that opens no images any more is waited for again. The training process learns from
+    its workers that they do, and begins before it forks new ones, which have it from there. Where
+    nothing could be deferred, as with TIFFs, it begins again after ``_VAIN`` samples, and then
+    after twice as many each time. Where new workers have nothing from anywhere
+    (``start_method.py``), each of them begins anew: then only this epoch's samples count.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ import copy
 import functools
 import math
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -606,6 +606,7 @@ class Watch:
         at_once: whether they are from the first one on, until one opens an image.
 
     Attributes:
+        thread: that makes the batch; others may make batches of the same loader.
         begin_ns: when it began.
         begun: whether samples were watched.
         seen: whether one has opened an image.
@@ -616,6 +617,7 @@ class Watch:
         self._detector: OpenerDetector | None = None
         self._at_once = at_once
         self._watched = self._watched_ns = 0
+        self.thread = threading.get_ident()
         self.begin_ns = _now()
 
     def __enter__(self) -> Watch:

@@ -35,6 +35,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -124,7 +125,7 @@ class Deferral:
         self._keep = keep
         self._made: BatchDecoder | None = None
         self._filler: BatchDecoder | None = None
-        self.watch: Watch | None = None
+        self._watch: Watch | None = None
         self.choice = choice
         self._states: dict[int, Before] = {}  # in the order of the tasks
         # Of the last batch: tensors that stayed deferred, and what its worker left to Pillow.
@@ -142,6 +143,12 @@ class Deferral:
     def _own(self) -> OwnGenerators:
         return OwnGenerators()
 
+    @property
+    def watch(self) -> Watch | None:
+        """What measures the batch that this thread is making, while the choice waits."""
+        watch = self._watch
+        return None if watch is None or watch.thread != threading.get_ident() else watch
+
     def announced(
         self, indices: Sequence[Any]
     ) -> contextlib.AbstractContextManager[Sequence[Any] | Iterator[Any]]:
@@ -153,8 +160,9 @@ class Deferral:
         # A batch sampler of the user's may give anything that can be iterated over, once.
         if type(indices) not in (list, tuple, range):
             return contextlib.nullcontext(indices)
-        if self.watch is not None:
-            return contextlib.nullcontext(self.watch.over(indices))
+        watch = self.watch
+        if watch is not None:
+            return contextlib.nullcontext(watch.over(indices))
         if self.choice.takes_turns(len(indices)):
             return self.choice.turns(indices)
         if self._ahead is None or type(indices) is range:  # of which nothing is known
@@ -196,12 +204,12 @@ class Deferral:
             made = make()
             made.report = Report(spent=choice.spent_eagerly(made.samples, begin_ns))
         else:
-            self.watch = watch
+            self._watch = watch
             try:
                 with watch:
                     made = make()
             finally:
-                self.watch = None
+                self._watch = None
             made.report = choice.watched(made.samples, watch)
         choice.learn(made.report)
         if made.empty and not (made.bad or made.missing):

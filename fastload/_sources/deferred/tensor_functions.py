@@ -237,7 +237,7 @@ def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> H
             to_float = name == "div" and dtype == torch.uint8 and not in_place
             if not to_float or torch.get_default_dtype() != torch.float32:
                 return NotImplemented
-        return _by_value(tensor, (name, other), in_place)
+        return _on_each_value(tensor, (name, other), in_place)
 
     return handler
 
@@ -247,7 +247,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return (type(value) is int or isinstance(value, float)) and known_by_equality(value)
 
 
-def _by_value(tensor: DeferredTensor, operation: Operation, in_place: bool) -> Any:
+def _on_each_value(tensor: DeferredTensor, operation: Operation, in_place: bool) -> Any:
     """``tensor`` after an operation on each value."""
     if not in_place:
         return record(tensor, operation)
@@ -263,7 +263,7 @@ def _clamp(in_place: bool = False) -> Handler:
             return NotImplemented
         if not tensor._memory.layout.dtype.is_floating_point:
             return NotImplemented
-        return _by_value(tensor, ("clamp", min, max), in_place)
+        return _on_each_value(tensor, ("clamp", min, max), in_place)
 
     return handler
 

@@ -27,9 +27,11 @@ import fastload
 import warm
 from fastload import FastLoader
 from fastload._base.per_process import PerProcess
+from fastload._run.maker import Outcome
 from fastload._run.measurements import Spent
 from fastload._run.workers import choice
 from fastload._run.workers.choice import Choice, Watch
+from fastload._run.workers.deferral import Deferral
 from fastload._sources.deferred import guarded, redirect, switch
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.opener_detector import OpenerDetector
@@ -169,6 +171,22 @@ def test_under_a_programs_profiler_images_are_deferred_from_the_second_batch_on(
         sys.setprofile(None)
     assert not first
     assert second
+
+
+def test_a_watch_is_of_the_thread_that_makes_its_batch() -> None:
+    deferral = Deferral(Choice())
+    seen: list[Watch | None] = []
+
+    def make() -> Outcome:
+        seen.append(deferral.watch)
+        with ThreadPoolExecutor(1) as threads:
+            seen.append(threads.submit(lambda: deferral.watch).result())
+        return Outcome(False, 1)
+
+    deferral.run_eagerly(make)
+    mine, others = seen
+    assert isinstance(mine, Watch)
+    assert others is None and deferral.watch is None
 
 
 def test_what_was_watched_to_its_end_is_not_measured() -> None:
