@@ -49,7 +49,10 @@ def watch(
         UsageError: not a FastLoader.
     """
     if not hasattr(loader, "stats"):
-        raise UsageError(f"watch: expected a FastLoader, got {type(loader).__name__}")
+        raise UsageError(
+            f"watch: expected a FastLoader, got {type(loader).__name__}: make one with the same "
+            "arguments if that is a DataLoader (from fastload import FastLoader)"
+        )
     last = time.monotonic()
     batches = 0
     with _board(_length(loader)) as show:

@@ -162,14 +162,24 @@ def _numbered(path: str) -> list[str]:
 
 
 def whole_set(names: Iterable[str], stem: str, suffix: str) -> list[str]:
-    """All shards of the set that some of ``names`` are of, in order; empty if none is."""
+    """All shards of the set that some of ``names`` are of, in order; empty if none is.
+
+    Raises:
+        StoreError: ``names`` are of several sets.
+    """
     numbered = re.compile(rf"{re.escape(stem)}-(\d+)-of-(\d+){re.escape(suffix)}")
-    match = next(filter(None, map(numbered.fullmatch, sorted(names))), None)
-    if match is None:
+    found = [match.groups() for match in map(numbered.fullmatch, names) if match]
+    if not found:
         return []
-    digits, count = len(match[1]), match[2]
-    if int(count) > _MAX_FILES:
+    digits = min(len(number) for number, _ in found)  # 8, 9, 10 or 08, 09, 10
+    count, *others = sorted({count for _, count in found})
+    path = without_credentials(stem + suffix)
+    if others:
         raise StoreError(
-            f"expected a set of up to {_MAX_FILES} files", path=without_credentials(match.string)
+            "expected one set of numbered files, found several: name one by a pattern, such as "
+            f"{os.path.basename(stem)}-*-of-{count}{suffix}",
+            path=path,
         )
+    if int(count) > _MAX_FILES:
+        raise StoreError(f"expected a set of up to {_MAX_FILES} files", path=path)
     return [f"{stem}-{i:0{digits}d}-of-{count}{suffix}" for i in range(int(count))]

@@ -150,6 +150,17 @@ def test_missing_shard_is_named(path: Path) -> None:
         open_toy(path)
 
 
+def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
+    for count in (3, 4):  # as after packing again, without deleting the first set
+        foreign = tmp_path / f"{count}" / "a.toy"
+        foreign.parent.mkdir()
+        write(foreign, records(12), shards=count, total=12)
+        for shard in foreign.parent.glob("*.toy"):
+            shard.rename(tmp_path / shard.name)
+    with pytest.raises(StoreError, match=r"found several: .* such as a-\*-of-00003\.toy"):
+        open_toy(tmp_path / "a.toy")
+
+
 @pytest.mark.parametrize("options", [{}, {"shards": 3, "total": 30}, {"shard_nbytes": 9000}])
 @pytest.mark.parametrize("synced", [0, 11, 30])
 def test_resumed_work_gives_the_same_bytes(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 from torchvision import transforms as T
 
 import fastload
@@ -108,3 +108,8 @@ def test_on_a_terminal_no_figure_is_cut_off(
 def test_only_a_fast_loader_is_watched() -> None:
     with pytest.raises(UsageError, match="expected a FastLoader, got list"):
         next(fastload.watch([1, 2]))  # type: ignore[arg-type]
+
+
+def test_another_loader_is_refused_with_what_to_make() -> None:
+    with pytest.raises(UsageError, match="got DataLoader: make one with the same arguments"):
+        next(fastload.watch(DataLoader([1, 2])))  # type: ignore[arg-type]

@@ -118,12 +118,6 @@ class Finder:
                 f"expected a store, found nothing{self._unlisted}: check the URL",
                 path=url.shown,
             )
-        if whole_set(there.keys() - set(names), stem, suffix):
-            raise StoreError(
-                "expected one set of numbered files, found several: name one by a pattern, such as "
-                f"NAME-*-of-{names[0].rpartition('-')[2]}",
-                path=url.shown,
-            )
         missing = [RemoteUrl(name).shown for name in names if name not in there]
         if missing:
             raise StoreNotFoundError("a file of the set is missing", path=missing[0])
