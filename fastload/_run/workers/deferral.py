@@ -33,30 +33,30 @@ Note [Only once]
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._base.derived import derived
 from ..._base.own_generators import OwnGenerators
 from ..._base.slabs import SlabRing
-from ..._sources.deferred.needed import has_tensors, loaded
+from ..._sources.deferred.needed import loaded
 from ..measurements import Report
 
 if TYPE_CHECKING:
+    import torch
+
     from ..._base.own_generators import Before
     from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.ahead import Ahead
     from ..._sources.deferred.batch import BatchDecoder
     from ..._sources.deferred.completion import DeferredObjects
+    from ..._sources.deferred.tensor import DeferredBatch
     from ..._sources.deferred.thread_state import BatchContext
     from ..maker import Outcome
     from .choice import Choice, Watch
     from .transport import Packer
-
-_Made = TypeVar("_Made")
 
 # Images of a batch that a worker fills itself.
 _FEW = 4
@@ -236,6 +236,7 @@ class Deferral:
             the batch without deferring.
         """
         from ..._sources.deferred import switch
+        from ..._sources.deferred.attempt import attempt
         from ..._sources.deferred.thread_state import THREAD, BatchContext
 
         self.begin()
@@ -244,47 +245,22 @@ class Deferral:
             THREAD.making.deferred = True
         begin_ns = self.choice.begin()
         self._deferred, self._replayed = 0, ()
-        context = BatchContext(self._cache, unmade=None if self.once else {}, checks=self.once)
+        context = BatchContext(
+            self._cache, self._fill, unmade=None if self.once else {}, checks=self.once
+        )
         made = None
         try:
             if self.once:
-                made = self._run_once(context, make, complete)
+                made = _run_once(context, make, complete)
             else:
-                made = self._attempted(context, number, owners, make, complete)
+                state = self._own.states(*owners)
+                if number is not None and self._keep:
+                    self._states[number] = state
+                keeps = self.choice.opened
+                made = attempt(context, make, complete, state.restore, may_keep=keeps)
         finally:
             self._note(context, begin_ns, made)
         return made
-
-    def _attempted(
-        self,
-        context: BatchContext,
-        number: int | None,
-        owners: Sequence[object],
-        make: Callable[[], Outcome],
-        complete: Callable[[Outcome], Outcome],
-    ) -> Outcome | None:
-        from ..._sources.deferred.attempt import attempt
-
-        state = self._own.states(*owners)
-        if number is not None and self._keep:
-            self._states[number] = state
-        filling = functools.partial(self._filling, make)
-        return attempt(context, filling, complete, state.restore, may_keep=self.choice.opened)
-
-    def _run_once(
-        self,
-        context: BatchContext,
-        make: Callable[[], Outcome],
-        complete: Callable[[Outcome], Outcome],
-    ) -> Outcome:
-        """The same for a batch that cannot be made again: what is raised is the caller's."""
-        from ..._sources.deferred import switch, thread_state
-        from ..._sources.deferred.batch import damage_raised
-
-        with damage_raised(), thread_state.batch(context):
-            with switch.deferring():
-                made = self._filling(make)
-            return complete(made)
 
     def _note(self, batch: BatchContext, begin_ns: int, made: Outcome | None) -> None:
         """Note what became of a batch that began at ``begin_ns``; None: it was not made."""
@@ -380,15 +356,21 @@ class Deferral:
             replaced(batch, found.add)
         return found
 
-    def _filling(self, make: Callable[[], _Made]) -> _Made:
-        """``make()``, in which batches that the user's code looks into are filled by the core."""
-        if not has_tensors():
-            return make()
-        from ..._sources.deferred import tensor
+    def _fill(self, batch: DeferredBatch) -> torch.Tensor:
+        """Makes a batch that the user's code looks into."""
         from ..._sources.deferred.completion import fill
 
-        token = tensor.BATCHES.set(lambda batch: fill(self.decoder, batch).result())
-        try:
-            return make()
-        finally:
-            tensor.BATCHES.reset(token)
+        return fill(self.decoder, batch).result()
+
+
+def _run_once(
+    context: BatchContext, make: Callable[[], Outcome], complete: Callable[[Outcome], Outcome]
+) -> Outcome:
+    """``Deferral.run`` of a batch that cannot be made again: what is raised is the caller's."""
+    from ..._sources.deferred import switch, thread_state
+    from ..._sources.deferred.batch import damage_raised
+
+    with damage_raised(), thread_state.batch(context):
+        with switch.deferring():
+            made = make()
+        return complete(made)

@@ -184,7 +184,7 @@ class Fetcher:
         done: Outcome | None = deferral.run(
             wanted.number,
             (self.dataset, self.collate_fn),
-            lambda: self._make(wanted, pack=False),
+            functools.partial(self._make, wanted, pack=False),
             functools.partial(self._completed, deferral, packer),
         )
         if done is None:

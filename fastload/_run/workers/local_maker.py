@@ -9,6 +9,7 @@ batch that raises counts as consumed.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from .fetch import Fetcher, Wanted
 
 _Item = TypeVar("_Item")
 
+_NOTHING = contextlib.nullcontext()
 _NAME = f"enumerate(DataLoader)#{_SingleProcessDataLoaderIter.__name__}.__next__"
 
 _Asked = tuple[list[Any], "list[int] | None"]
@@ -73,21 +75,16 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
             self._sampler_iter = drawn(self._sampler_iter)
 
     def __next__(self) -> Outcome:
-        # record_function costs as much as a small batch, and only torch's profiler reads it.
-        if _profiler_enabled():
-            with record_function(_NAME):
-                return self._next()
-        return self._next()
-
-    def _next(self) -> Outcome:
         if self._closed:
             raise StopIteration
-        try:
-            return self._read() if self._fetcher.iterable else self._drawn_next()
-        except StopIteration:
-            if self._fetcher.resumable is not None:
-                self._fetcher.resumable.finish(self._epoch)
-            raise
+        # record_function costs as much as a small batch, and only torch's profiler reads it.
+        with record_function(_NAME) if _profiler_enabled() else _NOTHING:
+            try:
+                return self._read() if self._fetcher.iterable else self._drawn_next()
+            except StopIteration:
+                if self._fetcher.resumable is not None:
+                    self._fetcher.resumable.finish(self._epoch)
+                raise
 
     def _read(self) -> Outcome:
         """The next batch of an iterable dataset."""

@@ -23,7 +23,6 @@ Note [Rows of a batch]
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -37,17 +36,12 @@ from .memory import CPU, Box, Memory, known_by_equality
 from .recording import Opened, Operation, Recording
 from .replay import replay
 from .stand_in import StandIn
-from .thread_state import cause, note_made
+from .thread_state import THREAD, cause, note_made
 
 Handler: TypeAlias = "Callable[..., Any]"
 
 HANDLERS: dict[Callable[..., Any], Handler] = {}
 """By function of torch, what handles it for deferred tensors: ``tensor_functions.py`` has them."""
-
-BATCHES: contextvars.ContextVar[Callable[[DeferredBatch], torch.Tensor] | None] = (
-    contextvars.ContextVar("fastload deferred batches", default=None)
-)
-"""Makes the tensor of a batch whose rows are recordings. Without it each row is replayed."""
 
 
 class _Kind(StandIn, torch._C._TensorMeta):
@@ -347,9 +341,10 @@ class DeferredBatch(Deferred):
     def materialise(
         self, make: Callable[[DeferredBatch], torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """Have ``make``, or what ``BATCHES`` says, make the real tensor, once, and return it."""
+        """Have ``make``, or the thread's batch, make the real tensor, once, and return it."""
         if self._real is None:
-            make = make or BATCHES.get()
+            if make is None and THREAD.deferring:
+                make = THREAD.batch.fill
             with torch.inference_mode(False):  # as of a single tensor
                 self._real = self.replay() if make is None else make(self)
             for row in self.rows:

@@ -12,15 +12,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from PIL.Image import Image
 
     from ..._engine.cache.opened import OpenedCache
     from .recording import Opened, Operation, Recording
+    from .tensor import DeferredBatch
     from .within import Making
 
 
@@ -73,6 +75,7 @@ class BatchContext:
 
     Args:
         cache: of the images that ``single.py`` decodes; None: there is none.
+        fill: makes a batch of tensors that the user's code looks into; None: each row is replayed.
         checks: whether images are checked where their pixels are needed first, because the batch
             cannot be made again.
         unmade: images whose pixels somebody asked for and nobody has made, by ``id``. What is
@@ -92,11 +95,13 @@ class BatchContext:
     def __init__(
         self,
         cache: OpenedCache | None = None,
+        fill: Callable[[DeferredBatch], torch.Tensor] | None = None,
         *,
         checks: bool = False,
         unmade: dict[int, Opened] | None = None,
     ) -> None:
         self.cache = cache
+        self.fill = fill
         self.checks = checks
         self.unmade = unmade
         self.opened = self.given = self.read = 0

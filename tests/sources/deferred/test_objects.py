@@ -24,6 +24,7 @@ from fastload._sources.deferred import guarded, switch, tensor, thread_state
 from fastload._sources.deferred.image import DeferredImage
 from fastload._sources.deferred.replay import replay
 from fastload._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
+from fastload._sources.deferred.thread_state import BatchContext
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -628,11 +629,8 @@ def test_a_batch_is_made_by_whom_the_context_names(photo: Path) -> None:
         return batch.replay()
 
     batch = torch.stack([F.to_tensor(opened(photo))] * 2)
-    token = tensor.BATCHES.set(make)
-    try:
+    with thread_state.batch(BatchContext(fill=make)), switch.deferring():
         total = batch.sum()
-    finally:
-        tensor.BATCHES.reset(token)
     assert asked == [batch] or asked[0] is batch
     assert torch.equal(total, batch.materialise().sum())
 

@@ -20,13 +20,14 @@ from torchvision.transforms import functional as F
 import deferred_programs
 from fastload import FastLoader
 from fastload._base.slabs import SlabRing
-from fastload._sources.deferred import lowering
+from fastload._sources.deferred import lowering, thread_state
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.completion import DeferredObjects, fill, replaced
 from fastload._sources.deferred.recording import Opened, Recording
 from fastload._sources.deferred.switch import deferring
-from fastload._sources.deferred.tensor import BATCHES, DeferredRow, pending
+from fastload._sources.deferred.tensor import DeferredRow, pending
 from fastload._sources.deferred.tensor_functions import filling_rows
+from fastload._sources.deferred.thread_state import BatchContext
 from sides import side_by_side
 
 Samples = list[tuple[torch.Tensor, int]]
@@ -381,11 +382,9 @@ def _steps(program: Collating, images: list[torch.Tensor]) -> Any:
 @contextlib.contextmanager
 def _decoded_at_once() -> Iterator[None]:
     decoder = BatchDecoder(0, SlabRing(2))
-    token = BATCHES.set(lambda batch: fill(decoder, batch).result())
-    try:
+    context = BatchContext(fill=lambda batch: fill(decoder, batch).result())
+    with thread_state.batch(context), deferring():
         yield
-    finally:
-        BATCHES.reset(token)
 
 
 def _completed(made: Any) -> Any:
