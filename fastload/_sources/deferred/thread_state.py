@@ -172,7 +172,8 @@ def batch(context: BatchContext) -> Iterator[None]:
         yield
     finally:
         THREAD.batch = before
-        context.unmade, context.over = None, True
+        context.unmade = context.fill = None  # an image that is kept has the context, too
+        context.over = True
 
 
 def note_made(opened: Opened) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -633,6 +634,20 @@ def test_a_batch_is_made_by_whom_the_context_names(photo: Path) -> None:
         total = batch.sum()
     assert asked == [batch] or asked[0] is batch
     assert torch.equal(total, batch.materialise().sum())
+
+
+def test_an_image_that_is_kept_keeps_nothing_that_fills_batches(photo: Path) -> None:
+    class Filler:
+        def fill(self, batch: DeferredBatch) -> torch.Tensor:
+            return batch.replay()
+
+    filler = Filler()
+    there = weakref.ref(filler)
+    with thread_state.batch(BatchContext(fill=filler.fill)):
+        image = opened(photo)
+    del filler
+    assert there() is None
+    assert image.size == (80, 60)
 
 
 def test_what_materialises_is_told_with_its_line(photo: Path) -> None:
