@@ -45,6 +45,7 @@ from .blocks import (
     BlockFile,
     evict_of_others,
     index_nbytes,
+    name_of,
     recount,
     recover,
     runs_of,
@@ -150,16 +151,17 @@ class BlockCache:
 
     # --- objects ----------------------------------------------------------------------------------
 
-    def open(self, what: RemoteObject, name: str) -> BlockFile:
+    def open(self, what: RemoteObject) -> BlockFile:
         """The file of an object, shared by all who open it; ``close`` it as often."""
         with self.area.mutex():
             self._forget_dropped()
+            name = name_of(what)
             file = self._open.get(name)
             if file is None or file.lost:
                 nbytes = index_nbytes(-(-what.nbytes // CELL))
                 if not self.make_room(nbytes):
                     raise self._too_little(what, nbytes)
-                file = self._open[name] = BlockFile(self.area, what, name)
+                file = self._open[name] = BlockFile(self.area, what)
                 self._fetches[file] = []
             file.users += 1
             return file

@@ -27,7 +27,7 @@ from .area import unusable
 from .blocks import CELL, GROUP, BlockFile, Uses, cells_of
 from .cache import BlockCache, Crowded, Hold, LostFiles, Ranges, cache_for, let_go
 from .counters import RemoteCounters
-from .finding import Finder, cache_names
+from .finding import Finder
 from .mirror import Mirror
 from .options import RemoteOptions
 from .requests import Origin
@@ -62,10 +62,9 @@ class _Attached:
         # By number of a file: where its blocks' records begin and end, see ``RemoteStore.ahead``.
         self.blocks: dict[int, tuple[np.ndarray, np.ndarray]] | None = None
         try:
-            names = cache_names(objects)
             files = {}
             for inside, what in objects.items():
-                files[inside] = self.cache.open(what, names[inside])
+                files[inside] = self.cache.open(what)
                 self.opened.append(files[inside])
             try:
                 self.mirror = Mirror(

@@ -18,7 +18,7 @@ from fastload.storage.remote.urls import RemoteUrl
 def file() -> Iterator[BlockFile]:
     """Ten groups, all there, in three blocks: the first two share a group."""
     what = RemoteObject(RemoteUrl("memory://bucket/object"), 10 * CELL * GROUP, "tag")
-    made = BlockFile(Area(), what, "name")
+    made = BlockFile(Area(), what)
     cells = np.arange(made.cells)
     made.claim(cells)
     made.publish(0, made.cells, np.zeros(made.cells, np.uint32))
