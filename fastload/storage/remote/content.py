@@ -31,7 +31,7 @@ def contents(folder: str) -> list[CachedObject]:
     for name in os.listdir(objects) if os.path.isdir(objects) else ():
         place = os.path.join(objects, name)
         # It is being made or deleted, or it is something else.
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             about = json.loads(read_regular(os.path.join(place, "about.json"), 1 << 16))
             taken = sum(entry.stat().st_blocks * 512 for entry in os.scandir(place))
             cached.append(
