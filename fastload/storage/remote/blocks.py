@@ -115,30 +115,26 @@ def _free(descriptor: int, cells: np.ndarray) -> None:
             punch(descriptor, first * CELL, (stop - first) * CELL)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Uses:
     """When an epoch uses the pieces of an object: its groups, or blocks of groups.
 
     Attributes:
-        first, last: int (pieces,), the positions at which this epoch uses a piece; -1: it does not.
-        after: int (pieces,), the first position at which the next epoch uses a piece, counted on
+        first, last: int (count,), the positions at which this epoch uses a piece; -1: it does not.
+        after: int (count,), the first position at which the next epoch uses a piece, counted on
             from this one's; -1: it does not. None: its order is not known.
+        begun: bool (count,), of which a part was evicted: the rest goes before anything else.
+
+    Args:
+        pieces: int64 (n,), what is used, of ``count`` pieces.
+        positions: int64 (n,), ascending: when; from ``length`` on by the next epoch.
         length: how many positions this epoch has.
-        blocks: int64 (pieces,) each, the first group of each piece, ascending, and the one after
+        most: the last position of the whole store; below ``length``: only this epoch is known.
+        blocks: int64 (count,) each, the first group of each piece, ascending, and the one after
             its last. Two that follow each other may share a group. None: pieces are groups.
-        begun: bool (pieces,), of which a part was evicted: the rest goes before anything else.
     """
 
-    first: np.ndarray
-    last: np.ndarray
-    after: np.ndarray | None
-    length: int
-    blocks: tuple[np.ndarray, np.ndarray] | None = None
-    begun: np.ndarray
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         pieces: np.ndarray,
         positions: np.ndarray,
         count: int,
@@ -146,26 +142,19 @@ class Uses:
         length: int,
         most: int,
         blocks: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> Uses:
-        """The uses of ``count`` pieces.
-
-        Args:
-            pieces: int64 (n,), what is used.
-            positions: int64 (n,), ascending: when; from ``length`` on by the next epoch.
-            most: the last position of the whole store; below ``length``: only this epoch is known.
-        """
+    ) -> None:
+        self.length, self.blocks = length, blocks
         dtype = np.int32 if most <= np.iinfo(np.int32).max else np.int64
         until = int(np.searchsorted(positions, length))
         # Of a piece that is used several times, the last assignment counts.
-        first, last = (np.full(count, -1, dtype) for _ in range(2))
-        last[pieces[:until]] = positions[:until]
-        first[pieces[:until][::-1]] = positions[:until][::-1]
-        after = None
+        self.first, self.last = (np.full(count, -1, dtype) for _ in range(2))
+        self.last[pieces[:until]] = positions[:until]
+        self.first[pieces[:until][::-1]] = positions[:until][::-1]
+        self.after: np.ndarray | None = None
         if most >= length:
-            after = np.full(count, -1, dtype)
-            after[pieces[until:][::-1]] = positions[until:][::-1]
-        begun = np.zeros(count, bool)
-        return cls(first=first, last=last, after=after, length=length, blocks=blocks, begun=begun)
+            self.after = np.full(count, -1, dtype)
+            self.after[pieces[until:][::-1]] = positions[until:][::-1]
+        self.begun = np.zeros(count, bool)
 
     def distance(self, pieces: np.ndarray, now: int, grain: int = 1) -> np.ndarray:
         """int64 (n,): how long after position ``now`` each of ``pieces`` is used next.
@@ -258,14 +247,11 @@ class BlockFile:
         crc = _crc_offset(self.cells)
         self._crc = self._table.array[crc : crc + 4 * self.cells].view("<u4")
         self._pins_file = f"pins-{area.slot}"
-        pins = area.create(self.name, self._pins_file)
-        try:
-            os.ftruncate(pins, 0)
-            os.posix_fallocate(pins, 0, self._pins_nbytes)
-            self._pins_status = os.fstat(pins)
-            self._pins = SharedMap(pins, self._pins_nbytes)
-        finally:
-            os.close(pins)
+        with open(area.create(self.name, self._pins_file), "r+b", buffering=0) as pins:
+            pins.truncate(0)
+            os.posix_fallocate(pins.fileno(), 0, self._pins_nbytes)
+            self._pins_status = os.fstat(pins.fileno())
+            self._pins = SharedMap(pins.fileno(), self._pins_nbytes)
 
     def _files(self) -> None:
         self._data = self.area.create(self.name, "data")
@@ -280,13 +266,10 @@ class BlockFile:
     def _about(self) -> None:
         about = {"url": self.what.url.shown, "nbytes": self.nbytes, "tag": self.what.tag}
         text = json.dumps(about).encode()
-        descriptor = self.area.create(self.name, "about.json")
-        try:
-            if os.pread(descriptor, len(text) + 1, 0) != text:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, text, 0)
-        finally:
-            os.close(descriptor)
+        with open(self.area.create(self.name, "about.json"), "r+b", buffering=0) as file:
+            if file.read(len(text) + 1) != text:
+                file.truncate(0)
+                os.pwrite(file.fileno(), text, 0)
 
     def close(self) -> None:
         """This process needs the object no more, once nothing is written to it."""
@@ -482,11 +465,8 @@ def name_of(what: RemoteObject) -> str:
 
 def _pinned_by(area: Area, name: str, groups: int, slot: int) -> np.ndarray:
     """bool (groups,): what a process has pinned of an object."""
-    descriptor = area.create(name, f"pins-{slot}")
-    try:
-        flags = os.pread(descriptor, groups, 0)
-    finally:
-        os.close(descriptor)
+    with open(area.create(name, f"pins-{slot}"), "rb", buffering=0) as file:
+        flags = os.pread(file.fileno(), groups, 0)
     pinned: np.ndarray = np.frombuffer(flags.ljust(groups, b"\0"), np.uint8) != 0
     return pinned
 

@@ -121,11 +121,7 @@ class Hold:
             cache.dropped.append(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _nothing, ()  # in another process, the one that has it keeps the bytes
-
-
-def _nothing() -> None:
-    return None
+        return type(None), ()  # in another process, the one that has it keeps the bytes
 
 
 class BlockCache:

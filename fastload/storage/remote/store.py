@@ -55,7 +55,7 @@ class _Attached:
         self.cache: BlockCache = cache_for(options)
         self.origin = origin
         self.closed = False
-        self.opened: list[BlockFile] = []
+        self.opened: dict[str, BlockFile] = {}
         self.holds: list[Hold] = []
         self._read: collections.deque[Ranges] = collections.deque(maxlen=_READ)
         self._failed = False  # a range could not be fetched
@@ -63,17 +63,14 @@ class _Attached:
         self.blocks: dict[int, tuple[np.ndarray, np.ndarray]] | None = None
         self.store: Store | None = None  # over the files, once it is open
         try:
-            files = {}
             for inside, what in objects.items():
-                files[inside] = self.cache.open(what)
-                self.opened.append(files[inside])
+                self.opened[inside] = self.cache.open(what)
+            paths = {inside: file.path for inside, file in self.opened.items()}
             try:
-                self.mirror = Mirror(
-                    self.cache.area, {inside: file.path for inside, file in files.items()}
-                )
+                self.mirror = Mirror(self.cache.area, paths)
             except OSError as error:
                 raise unusable(options.folder, error) from error
-            self.files = {self.mirror.path(inside): file for inside, file in files.items()}
+            self.files = {self.mirror.path(inside): file for inside, file in self.opened.items()}
         except BaseException:
             self.close()
             raise
@@ -144,7 +141,7 @@ class _Attached:
         """Whether files of the cache have to be opened anew."""
         if self.cache.area.lost or not self.mirror.whole:
             return True
-        return any(file.lost for file in self.opened)
+        return any(file.lost for file in self.opened.values())
 
     def dropped(self) -> None:
         """The store was deleted: close, though not in the middle of what this thread does."""
@@ -162,9 +159,9 @@ class _Attached:
             return
         for hold in self.holds:
             hold.release()
-        for file in self.opened:
+        for file in self.opened.values():
             self.cache.close(file)
-        self.holds, self.opened = [], []
+        self.holds, self.opened = [], {}
         if not self.closed:
             self.closed = True
             let_go(self.cache)
@@ -452,8 +449,7 @@ class RemoteStore(WrappedStore):
     def expect(
         self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
     ) -> None:
-        if self.inner.remote:
-            self.inner.expect(indices, positions, length=length, blocks=blocks)
+        self.inner.expect(indices, positions, length=length, blocks=blocks)
         here = self._here
         if self.indirect is not None or here.cache.fits:
             return  # nothing is evicted
@@ -469,19 +465,17 @@ class RemoteStore(WrappedStore):
             else:
                 pieces, which = touched(offset, nbytes, CELL * GROUP)
                 at, whole, count = at[which], None, file.groups
-            uses = Uses.of(pieces, positions[at], count, length=length, most=most, blocks=whole)
+            uses = Uses(pieces, positions[at], count, length=length, most=most, blocks=whole)
             with here.cache.area.mutex():
                 file.uses, file.now = uses, 0
 
     def passed(self, position: int) -> None:
-        if self.inner.remote:
-            self.inner.passed(position)
-        for file in self._here.opened:
+        self.inner.passed(position)
+        for file in self._here.opened.values():
             file.now = position
 
     def check_window(self, blocks: int) -> None:
-        if self.inner.remote:
-            self.inner.check_window(blocks)
+        self.inner.check_window(blocks)
         limit = self._here.cache.area.limit
         if blocks * BLOCK_NBYTES > limit // 2:
             raise UsageError(
