@@ -207,16 +207,13 @@ class DiskArea(Area):
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             self._fd = own_file(os.path.join(folder, _LOCK))
+            with contextlib.ExitStack() as stack:
+                stack.callback(os.close, self._fd)
+                with self.mutex():
+                    self._begin(limit)
+                stack.pop_all()
         except OSError as error:
             raise unusable(folder, error) from error
-        try:
-            with self.mutex():
-                self._begin(limit)
-        except BaseException as error:
-            os.close(self._fd)
-            if isinstance(error, OSError):
-                raise unusable(folder, error) from error
-            raise
 
     def _begin(self, limit: int | None) -> None:
         head = os.pread(self._fd, _SIZE, 0)

@@ -502,8 +502,7 @@ def recover(area: Area, slots: list[int]) -> None:
         for slot in slots:
             with contextlib.suppress(NotADirectoryError):
                 remove(area.path(name, f"pins-{slot}", -1))
-        with contextlib.ExitStack() as stack:
-            found = _Unopened.of(area, name, stack)
+        with _unopened(area, name) as found:
             if found is None:
                 continue
             found.abandon(np.flatnonzero(np.isin(found.state, slots)))
@@ -520,8 +519,7 @@ def evict_of_others(area: Area, name: str, nbytes: int) -> None:
 
     The same part is kept by everybody, as in ``BlockFile.candidates``. In the mutex.
     """
-    with contextlib.ExitStack() as stack:
-        found = _Unopened.of(area, name, stack)
+    with _unopened(area, name) as found:
         if found is None:
             return
         count, most = len(found.state), -(-nbytes // CELL)
@@ -547,23 +545,6 @@ class _Unopened:
     data: int
     state: np.ndarray
 
-    @classmethod
-    def of(cls, area: Area, name: str, stack: contextlib.ExitStack) -> _Unopened | None:
-        """Open until ``stack`` is left; None if they are damaged, which opening the object finds.
-
-        Or if they were made a moment before their process was killed; opening makes them whole.
-        """
-        try:
-            index, data = [_opened(area.path(name, file, -1), stack) for file in ("index", "data")]
-            nbytes, _ = _head(index)
-        except OSError:  # of a pipe nothing can be read at a place
-            return None
-        cells = -(-nbytes // CELL)
-        if nbytes < 0 or os.fstat(index).st_size != index_nbytes(cells):
-            return None
-        state = np.frombuffer(bytearray(os.pread(index, cells, _HEAD_NBYTES)), np.uint8)
-        return cls(index, data, state)
-
     def abandon(self, cells: np.ndarray) -> None:
         """As ``BlockFile.abandon``; what all objects take is left to the caller."""
         for first, stop in runs_of(cells):
@@ -574,11 +555,26 @@ class _Unopened:
         os.pwrite(self.index, used, _HEAD.size - len(used))
 
 
-def _opened(path: str, stack: contextlib.ExitStack) -> int:
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(path, flags)
-    stack.callback(os.close, descriptor)
-    return descriptor
+@contextlib.contextmanager
+def _unopened(area: Area, name: str) -> Iterator[_Unopened | None]:
+    """The files of an object; None if they are damaged, which opening the object finds.
+
+    Or if they were made a moment before their process was killed; opening makes them whole.
+    """
+    with contextlib.ExitStack() as stack:
+        found = None
+        with contextlib.suppress(OSError):  # of a pipe nothing can be read at a place
+            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            index = os.open(area.path(name, "index", -1), flags)
+            stack.callback(os.close, index)
+            data = os.open(area.path(name, "data", -1), flags)
+            stack.callback(os.close, data)
+            nbytes, _ = _head(index)
+            cells = -(-nbytes // CELL)
+            if nbytes >= 0 and os.fstat(index).st_size == index_nbytes(cells):
+                state = np.frombuffer(bytearray(os.pread(index, cells, _HEAD_NBYTES)), np.uint8)
+                found = _Unopened(index, data, state)
+        yield found
 
 
 def recount(area: Area) -> None:

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.fork_lock import ForkLock
 from ...errors import StoreError
 from .._crc import crc32c_blocks
 from .._spans import CLEAR
@@ -579,8 +580,7 @@ class BlockCache:
 
 # Of a parent too: its areas must never be closed, see ``area.py``.
 _caches: dict[tuple[int, str], BlockCache] = {}
-_choosing = threading.RLock()
-os.register_at_fork(after_in_child=lambda: globals().update(_choosing=threading.RLock()))
+_choosing = ForkLock()
 
 
 def cache_for(options: RemoteOptions) -> BlockCache:

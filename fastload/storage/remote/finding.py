@@ -37,7 +37,7 @@ class Finder:
             return self._several(urls, [each.name for each in urls])
         if _MAGIC.search(url.shown):
             return self._matching(url)
-        urls = [] if url.text.endswith("/") else [url, url.suffixed(SUFFIX)]
+        urls = [] if url.text.endswith("/") else [url, RemoteUrl(url.text + SUFFIX)]
         found = [_found(asked) for asked in [self._look(each) for each in urls]]
         objects = {what.url.name: what for what in found if what is not None}
         return objects or self._folder(url) or self._numbered(url)

@@ -47,7 +47,6 @@ class Mirror:
         return all(_leads(self.path(inside), target) for inside, target in self._files.items())
 
     def _link(self, inside: str, target: str) -> None:
-        """Make the link ``inside``, in the place of anything else."""
         place = self.folder
         *folders, name = inside.split("/")
         for folder in folders:

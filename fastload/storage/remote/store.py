@@ -60,7 +60,7 @@ class _Attached:
         self._read: collections.deque[Ranges] = collections.deque(maxlen=_READ)
         self._failed = False  # a range could not be fetched
         # By number of a file: where its blocks' records begin and end, see ``RemoteStore.ahead``.
-        self.blocks: dict[int, tuple[np.ndarray, np.ndarray]] | None = None
+        self.blocks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.store: Store | None = None  # over the files, once it is open
         try:
             for inside, what in objects.items():
@@ -433,8 +433,7 @@ class RemoteStore(WrappedStore):
         not be there for. One in which no record begins ends before it begins.
         """
         here = self._here
-        if here.blocks is None:
-            here.blocks = {}
+        if number not in here.blocks:
             spans = self.places(np.arange(len(self), dtype=np.int64))
             for each in np.unique(spans.file).tolist():
                 mine = spans.file == each
