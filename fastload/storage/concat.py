@@ -153,16 +153,12 @@ class ConcatStore(Store):
         number = int(np.searchsorted(self._first_file, file, side="right")) - 1
         return self.stores[number].shown(file - int(self._first_file[number]))
 
-    def _remote_parts(self, indices: np.ndarray) -> Iterator[tuple[Store, np.ndarray, np.ndarray]]:
-        """Each remote store with which of ``indices`` are its own, and their local numbers."""
-        for number, mine, local in self._divided(indices):
-            if self.stores[number].remote:
-                yield self.stores[number], mine, local
-
     def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
         held: list[Held] = []
-        for store, _, local in self._remote_parts(indices):
-            hold = store.ahead(local, urgency=urgency, blocks=blocks)
+        for number, _, local in self._divided(indices):
+            if not self.stores[number].remote:
+                continue
+            hold = self.stores[number].ahead(local, urgency=urgency, blocks=blocks)
             if hold is None:
                 for other in held:
                     other.release()
@@ -173,15 +169,15 @@ class ConcatStore(Store):
     def expect(
         self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
     ) -> None:
-        for store, mine, local in self._remote_parts(indices):
-            store.expect(local, positions[mine], length=length, blocks=blocks)
+        for number, mine, local in self._divided(indices):
+            self.stores[number].expect(local, positions[mine], length=length, blocks=blocks)
 
     @property
     def generation(self) -> int:  # type: ignore[override]
         return sum(store.generation for store in self.stores)
 
     def doubt(self, indices: np.ndarray) -> bool:
-        again = [store.doubt(local) for store, _, local in self._remote_parts(indices)]
+        again = [self.stores[number].doubt(local) for number, _, local in self._divided(indices)]
         return any(again)
 
     def passed(self, position: int) -> None:

@@ -21,6 +21,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import stat
@@ -43,10 +44,15 @@ _MOST = 1 << 62  # bytes used, whatever a damaged file says
 _SHARE = 0.5  # of the free disk, where no limit is given
 MEMORY_NBYTES = 256 << 20  # kept in memory where nothing is kept on a disk, beside what is in use
 
-_OBJECT = re.compile(r"[0-9a-f]{32}")  # the name of an object, see ``finding.cache_names``
+_OBJECT = re.compile(r"[0-9a-f]{32}")  # the name of an object, see ``hashed``
 _PINS = re.compile(r"pins-(\d{1,3})")
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def hashed(what: object) -> str:
+    """The name of an object or a mirror: the same for what has the same ``repr``."""
+    return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
 
 
 def punch(descriptor: int, offset: int, nbytes: int) -> None:
@@ -201,16 +207,13 @@ class DiskArea(Area):
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             self._fd = own_file(os.path.join(folder, _LOCK))
+            with contextlib.ExitStack() as stack:
+                stack.callback(os.close, self._fd)
+                with self.mutex():
+                    self._begin(limit)
+                stack.pop_all()
         except OSError as error:
             raise unusable(folder, error) from error
-        try:
-            with self.mutex():
-                self._begin(limit)
-        except BaseException as error:
-            os.close(self._fd)
-            if isinstance(error, OSError):
-                raise unusable(folder, error) from error
-            raise
 
     def _begin(self, limit: int | None) -> None:
         head = os.pread(self._fd, _SIZE, 0)
@@ -251,19 +254,9 @@ class DiskArea(Area):
             os.close(descriptor)
             os.unlink(probe)
 
-    def _lock(self, byte: int, *, wait: bool) -> bool:
-        how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
-        try:
-            fcntl.lockf(self._fd, how, 1, byte)
-        except OSError as error:
-            if wait or error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            return False
-        return True
-
     def _acquire(self) -> None:
         if self._fd >= 0:  # else nothing is left to change
-            self._lock(_MUTEX, wait=True)
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _MUTEX)
 
     def _release(self) -> None:
         if self._fd >= 0:
@@ -280,18 +273,13 @@ class DiskArea(Area):
         mine = None
         taken = os.pread(self._fd, 256, _TAKEN)
         for slot in range(FIRST_SLOT, LAST_SLOT + 1):
-            if not taken[slot] and mine is not None:
-                continue
-            if not self._lock(_ALIVE + slot, wait=False):
+            if mine is None and self._lock(slot):
+                mine = slot
+            elif not taken[slot] or self.alive(slot):
                 continue
             if taken[slot]:
                 self.died.append(slot)
-            if mine is None:
-                mine = slot
-                os.pwrite(self._fd, b"\1", _TAKEN + slot)
-            else:
-                os.pwrite(self._fd, b"\0", _TAKEN + slot)
-                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _ALIVE + slot)
+            os.pwrite(self._fd, b"\1" if slot == mine else b"\0", _TAKEN + slot)
         if mine is None:
             raise StoreError(
                 f"{LAST_SLOT - FIRST_SLOT + 1} processes use this cache already: choose another "
@@ -300,10 +288,16 @@ class DiskArea(Area):
             )
         return mine
 
+    def _lock(self, slot: int) -> bool:
+        """Take a number, unless another process has it."""
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _ALIVE + slot)
+        except (PermissionError, BlockingIOError):
+            return False
+        return True
+
     def alive(self, slot: int) -> bool:
-        if slot == self.slot:
-            return True
-        if not self._lock(_ALIVE + slot, wait=False):
+        if slot == self.slot or not self._lock(slot):
             return True
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _ALIVE + slot)
         return False
@@ -313,11 +307,10 @@ class DiskArea(Area):
         if self._fd < 0:
             return False
         try:
-            return not os.path.samestat(
-                os.fstat(self._fd), os.lstat(os.path.join(self.folder, _LOCK))
-            )
+            there = os.lstat(os.path.join(self.folder, _LOCK))
         except OSError:
             return True
+        return not os.path.samestat(os.fstat(self._fd), there)
 
     @property
     def used(self) -> int:
@@ -334,7 +327,7 @@ class DiskArea(Area):
         return os.path.join(self.folder, "objects", name)
 
     def create(self, name: str, file: str) -> int:
-        own_folder(os.path.dirname(self._place(name)))
+        own_folder(os.path.join(self.folder, "objects"))
         own_folder(self._place(name))
         return own_file(os.path.join(self._place(name), file))
 

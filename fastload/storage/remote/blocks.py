@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import mmap
 import os
@@ -50,7 +51,7 @@ from .._crc import crc32c_of_file
 from .._durable import remove, write_all
 from .._read import open_regular
 from ..base import BLOCK_NBYTES
-from .area import Area, DiskArea, punch
+from .area import Area, DiskArea, hashed, punch
 from .service import RemoteObject
 
 if TYPE_CHECKING:
@@ -69,27 +70,32 @@ def runs_of(cells: np.ndarray, about: int | None = None) -> Iterator[tuple[int, 
 
     A run longer than half more than ``about`` is divided into equal pieces of about that length.
     """
-    edges = np.flatnonzero(np.diff(cells) != 1) + 1
-    for run in np.split(cells, edges):
+    for run in np.split(cells, np.flatnonzero(np.diff(cells) != 1) + 1):
         if len(run):
-            first, stop = int(run[0]), int(run[-1]) + 1
-            pieces = 1 if about is None else max(1, round((stop - first) / about))
-            for at in range(pieces):
-                yield (
-                    first + (stop - first) * at // pieces,
-                    first + (stop - first) * (at + 1) // pieces,
-                )
+            first, nbytes = int(run[0]), len(run)
+            pieces = 1 if about is None else max(1, round(nbytes / about))
+            edges = [first + nbytes * at // pieces for at in range(pieces + 1)]
+            yield from itertools.pairwise(edges)
+
+
+def touched(
+    offset: np.ndarray, nbytes: np.ndarray, unit: int = CELL
+) -> tuple[np.ndarray, np.ndarray]:
+    """The units (cells) that each range touches, int64 (n,), and the number of the range, of each.
+
+    All ranges have bytes.
+    """
+    first = offset // unit
+    count = (offset + nbytes - 1) // unit - first + 1
+    which = np.repeat(np.arange(len(count)), count)
+    before = np.cumsum(count) - count
+    return np.arange(len(which)) + (first - before)[which], which
 
 
 def cells_of(offset: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
     """The cells that these ranges (int64) touch, ascending, each once."""
     some = nbytes > 0
-    first, last = offset[some] // CELL, (offset[some] + nbytes[some] - 1) // CELL
-    count = last - first + 1
-    total = int(count.sum())
-    starts = np.cumsum(count) - count
-    cells = np.repeat(first - starts, count) + np.arange(total)
-    distinct: np.ndarray = np.unique(cells)
+    distinct: np.ndarray = np.unique(touched(offset[some], nbytes[some])[0])
     return distinct
 
 
@@ -102,36 +108,33 @@ class SharedMap:
         self.array = np.frombuffer(mapped, np.uint8)
 
 
-def _free(descriptor: int, first: int, stop: int) -> None:
-    """Give back the disk space of cells, as far as the file system can."""
-    with contextlib.suppress(OSError):
-        punch(descriptor, first * CELL, (stop - first) * CELL)
+def _free(descriptor: int, cells: np.ndarray) -> None:
+    """Give back the disk space of ``cells`` (ascending), as far as the file system can."""
+    for first, stop in runs_of(cells):
+        with contextlib.suppress(OSError):
+            punch(descriptor, first * CELL, (stop - first) * CELL)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Uses:
     """When an epoch uses the pieces of an object: its groups, or blocks of groups.
 
     Attributes:
-        first, last: int (pieces,), the positions at which this epoch uses a piece; -1: it does not.
-        after: int (pieces,), the first position at which the next epoch uses a piece, counted on
+        first, last: int (count,), the positions at which this epoch uses a piece; -1: it does not.
+        after: int (count,), the first position at which the next epoch uses a piece, counted on
             from this one's; -1: it does not. None: its order is not known.
+        begun: bool (count,), of which a part was evicted: the rest goes before anything else.
+
+    Args:
+        pieces: int64 (n,), what is used, of ``count`` pieces.
+        positions: int64 (n,), ascending: when; from ``length`` on by the next epoch.
         length: how many positions this epoch has.
-        blocks: int64 (pieces,) each, the first group of each piece, ascending, and the one after
+        most: the last position of the whole store; below ``length``: only this epoch is known.
+        blocks: int64 (count,) each, the first group of each piece, ascending, and the one after
             its last. Two that follow each other may share a group. None: pieces are groups.
-        begun: bool (pieces,), of which a part was evicted: the rest goes before anything else.
     """
 
-    first: np.ndarray
-    last: np.ndarray
-    after: np.ndarray | None
-    length: int
-    blocks: tuple[np.ndarray, np.ndarray] | None = None
-    begun: np.ndarray
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         pieces: np.ndarray,
         positions: np.ndarray,
         count: int,
@@ -139,26 +142,19 @@ class Uses:
         length: int,
         most: int,
         blocks: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> Uses:
-        """The uses of ``count`` pieces.
-
-        Args:
-            pieces: int64 (n,), what is used.
-            positions: int64 (n,), ascending: when; from ``length`` on by the next epoch.
-            most: the last position of the whole store; below ``length``: only this epoch is known.
-        """
+    ) -> None:
+        self.length, self.blocks = length, blocks
         dtype = np.int32 if most <= np.iinfo(np.int32).max else np.int64
         until = int(np.searchsorted(positions, length))
         # Of a piece that is used several times, the last assignment counts.
-        first, last = (np.full(count, -1, dtype) for _ in range(2))
-        last[pieces[:until]] = positions[:until]
-        first[pieces[:until][::-1]] = positions[:until][::-1]
-        after = None
+        self.first, self.last = (np.full(count, -1, dtype) for _ in range(2))
+        self.last[pieces[:until]] = positions[:until]
+        self.first[pieces[:until][::-1]] = positions[:until][::-1]
+        self.after: np.ndarray | None = None
         if most >= length:
-            after = np.full(count, -1, dtype)
-            after[pieces[until:][::-1]] = positions[until:][::-1]
-        begun = np.zeros(count, bool)
-        return cls(first=first, last=last, after=after, length=length, blocks=blocks, begun=begun)
+            self.after = np.full(count, -1, dtype)
+            self.after[pieces[until:][::-1]] = positions[until:][::-1]
+        self.begun = np.zeros(count, bool)
 
     def distance(self, pieces: np.ndarray, now: int, grain: int = 1) -> np.ndarray:
         """int64 (n,): how long after position ``now`` each of ``pieces`` is used next.
@@ -198,8 +194,6 @@ def _hash(places: np.ndarray) -> np.ndarray:
 class BlockFile:
     """The cached part of one object, in one process. Methods are called in the area's mutex.
 
-    ``name`` is the same for the same version of the same object.
-
     Attributes:
         path: of the sparse file, for whoever maps it.
         verified: bool (cells,), whose checksums this process knows to be right.
@@ -208,8 +202,8 @@ class BlockFile:
         writers: threads that write to it, which closing waits for.
     """
 
-    def __init__(self, area: Area, what: RemoteObject, name: str) -> None:
-        self.area, self.what, self.name, self.nbytes = area, what, name, what.nbytes
+    def __init__(self, area: Area, what: RemoteObject) -> None:
+        self.area, self.what, self.name, self.nbytes = area, what, name_of(what), what.nbytes
         self.cells = -(-self.nbytes // CELL)
         self.groups = -(-self.cells // GROUP)
         self.uses: Uses | None = None
@@ -228,21 +222,20 @@ class BlockFile:
                 "another cache_dir",
                 path=what.url.shown,
             ) from error
-        self.path = area.path(name, "data", self._data)
+        self.path = area.path(self.name, "data", self._data)
 
     def _open(self) -> None:
         area = self.area
-        whole = area.has(self.name)
-        if whole:
+        new = not area.has(self.name)
+        self._files()
+        if not new and (not self._whole() or _head(self._index)[0] != self.nbytes):
+            os.close(self._data)
+            os.close(self._index)
+            area.drop(self.name)
+            recount(area)
+            new = True
             self._files()
-            whole = self._whole()
-            if not whole:
-                os.close(self._data)
-                os.close(self._index)
-                area.drop(self.name)
-                recount(area)
-        if not whole:
-            self._files()
+        if new:
             os.ftruncate(self._data, self.nbytes)
             os.posix_fallocate(self._index, 0, self._index_nbytes)
             os.pwrite(self._index, _HEAD.pack(_MAGIC, self.nbytes, 0), 0)
@@ -254,38 +247,29 @@ class BlockFile:
         crc = _crc_offset(self.cells)
         self._crc = self._table.array[crc : crc + 4 * self.cells].view("<u4")
         self._pins_file = f"pins-{area.slot}"
-        pins = area.create(self.name, self._pins_file)
-        try:
-            os.ftruncate(pins, 0)
-            os.posix_fallocate(pins, 0, self._pins_nbytes)
-            self._pins_status = os.fstat(pins)
-            self._pins = SharedMap(pins, self._pins_nbytes)
-            self._flags = self._pins.array
-        finally:
-            os.close(pins)
+        with open(area.create(self.name, self._pins_file), "r+b", buffering=0) as pins:
+            pins.truncate(0)
+            os.posix_fallocate(pins.fileno(), 0, self._pins_nbytes)
+            self._pins_status = os.fstat(pins.fileno())
+            self._pins = SharedMap(pins.fileno(), self._pins_nbytes)
 
     def _files(self) -> None:
         self._data = self.area.create(self.name, "data")
         self._index = self.area.create(self.name, "index")
 
     def _whole(self) -> bool:
-        if os.fstat(self._index).st_size != self._index_nbytes:
-            return False
-        if os.fstat(self._data).st_size != self.nbytes:
-            return False
-        head = os.pread(self._index, _HEAD.size, 0)
-        return len(head) == _HEAD.size and _HEAD.unpack(head)[:2] == (_MAGIC, self.nbytes)
+        """Whether the files are still in their folder, and as long as they should be."""
+        status = os.fstat(self._data), os.fstat(self._index)
+        sizes = [each.st_size for each in status]
+        return sizes == [self.nbytes, self._index_nbytes] and all(each.st_nlink for each in status)
 
     def _about(self) -> None:
         about = {"url": self.what.url.shown, "nbytes": self.nbytes, "tag": self.what.tag}
         text = json.dumps(about).encode()
-        descriptor = self.area.create(self.name, "about.json")
-        try:
-            if os.pread(descriptor, len(text) + 1, 0) != text:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, text, 0)
-        finally:
-            os.close(descriptor)
+        with open(self.area.create(self.name, "about.json"), "r+b", buffering=0) as file:
+            if file.read(len(text) + 1) != text:
+                file.truncate(0)
+                os.pwrite(file.fileno(), text, 0)
 
     def close(self) -> None:
         """This process needs the object no more, once nothing is written to it."""
@@ -306,16 +290,7 @@ class BlockFile:
         """Whether somebody has deleted or truncated the files while they are in use."""
         if not isinstance(self.area, DiskArea):
             return False
-        if self.closed:
-            return True
-        data, index = os.fstat(self._data), os.fstat(self._index)
-        return not (
-            data.st_nlink > 0
-            and index.st_nlink > 0
-            and data.st_size == self.nbytes
-            and index.st_size == self._index_nbytes
-            and self._pins_there()
-        )
+        return self.closed or not (self._whole() and self._pins_there())
 
     def _pins_there(self) -> bool:
         try:
@@ -329,8 +304,7 @@ class BlockFile:
     @property
     def used(self) -> int:
         """Cells that are there or being fetched."""
-        head = os.pread(self._index, _HEAD.size, 0)
-        return min(_HEAD.unpack(head)[2], self.cells) if len(head) == _HEAD.size else 0
+        return min(_head(self._index)[1], self.cells)
 
     def _count(self, cells: int) -> None:
         used = max(0, self.used + cells)
@@ -354,9 +328,7 @@ class BlockFile:
 
     def punch_absent(self, first: int, stop: int) -> None:
         """Give back what was written of these cells although they are absent."""
-        cells = np.arange(first, stop)
-        for begin, end in runs_of(cells[self.state[first:stop] == ABSENT]):
-            _free(self._data, begin, end)
+        _free(self._data, first + np.flatnonzero(self.state[first:stop] == ABSENT))
 
     def write(self, first: int, data: bytes | memoryview) -> None:
         """Write claimed cells from ``first`` on; outside of the mutex. Raises OSError."""
@@ -371,8 +343,7 @@ class BlockFile:
     def abandon(self, cells: np.ndarray) -> None:
         """``cells`` are absent again, and take no room."""
         self.forget(cells)
-        for first, stop in runs_of(cells):
-            _free(self._data, first, stop)
+        _free(self._data, cells)
 
     def wrong(self, cells: np.ndarray) -> np.ndarray:
         """Those of ``cells``, pinned, that differ from their checksums; outside of the mutex."""
@@ -394,18 +365,11 @@ class BlockFile:
 
     def claimed_by_nobody(self, cells: np.ndarray) -> np.ndarray:
         """Those of ``cells`` whose process does not live, or does not need them: see ``pin``."""
-        state = self.state[cells]
-        nobody = np.zeros(len(cells), bool)
-        living = self.area.living(self.name)
-        for slot in np.unique(state[state > THERE]).tolist():
-            if slot != self.area.slot:
-                its = state == slot
-                pinned = np.zeros(self.groups, bool)
-                if slot in living:
-                    pinned = _pinned_by(self.area, self.name, self.groups, slot)
-                nobody |= its & ~pinned[cells // GROUP]
-        abandoned: np.ndarray = cells[nobody]
-        return abandoned
+        claimed = self.claimed_by_others(cells)
+        for slot in self.area.living(self.name):
+            pinned = _pinned_by(self.area, self.name, self.groups, slot)
+            claimed = claimed[(self.state[claimed] != slot) | ~pinned[claimed // GROUP]]
+        return claimed
 
     # --- pins and eviction ------------------------------------------------------------------------
 
@@ -416,12 +380,12 @@ class BlockFile:
         """
         groups = np.unique(cells // GROUP)
         self._pinned[groups] += 1
-        self._flags[groups] = 1
+        self._pins.array[groups] = 1
         return groups
 
     def unpin(self, groups: np.ndarray) -> None:
         self._pinned[groups] -= 1
-        self._flags[groups[self._pinned[groups] == 0]] = 0
+        self._pins.array[groups[self._pinned[groups] == 0]] = 0
 
     @property
     def needed_nbytes(self) -> int:
@@ -432,10 +396,7 @@ class BlockFile:
 
     def _needed(self) -> np.ndarray:
         """bool (groups,): pinned by a living process."""
-        needed: np.ndarray = (self._pinned > 0) | _pinned_by_others(
-            self.area, self.name, self.groups
-        )
-        return needed
+        return _pinned_by_others(self.area, self.name, self.groups) | (self._pinned > 0)
 
     def candidates(self, grain: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Pieces that may be evicted: their cells that are there, and how long until their use.
@@ -497,13 +458,15 @@ class BlockFile:
         return bool((self.state[cells] == THERE).all())
 
 
+def name_of(what: RemoteObject) -> str:
+    """The name of an object in the cache: another one for another version of it."""
+    return hashed((what.url.shown, what.tag, what.nbytes))
+
+
 def _pinned_by(area: Area, name: str, groups: int, slot: int) -> np.ndarray:
     """bool (groups,): what a process has pinned of an object."""
-    descriptor = area.create(name, f"pins-{slot}")
-    try:
-        flags = os.pread(descriptor, groups, 0)
-    finally:
-        os.close(descriptor)
+    with open(area.create(name, f"pins-{slot}"), "rb", buffering=0) as file:
+        flags = os.pread(file.fileno(), groups, 0)
     pinned: np.ndarray = np.frombuffer(flags.ljust(groups, b"\0"), np.uint8) != 0
     return pinned
 
@@ -513,6 +476,15 @@ def _pinned_by_others(area: Area, name: str, groups: int) -> np.ndarray:
     for slot in area.living(name):
         pinned |= _pinned_by(area, name, groups, slot)
     return pinned
+
+
+def _head(index: int) -> tuple[int, int]:
+    """Bytes and cells in use, as the index of an object says; -1 and 0: it is damaged."""
+    head = os.pread(index, _HEAD.size, 0)
+    if len(head) < _HEAD.size or not head.startswith(_MAGIC):
+        return -1, 0
+    _, nbytes, used = _HEAD.unpack(head)
+    return nbytes, used
 
 
 def _crc_offset(cells: int) -> int:
@@ -530,8 +502,7 @@ def recover(area: Area, slots: list[int]) -> None:
         for slot in slots:
             with contextlib.suppress(NotADirectoryError):
                 remove(area.path(name, f"pins-{slot}", -1))
-        with contextlib.ExitStack() as stack:
-            found = _Unopened.of(area, name, stack)
+        with _unopened(area, name) as found:
             if found is None:
                 continue
             found.abandon(np.flatnonzero(np.isin(found.state, slots)))
@@ -539,8 +510,7 @@ def recover(area: Area, slots: list[int]) -> None:
             if os.fstat(found.data).st_blocks * 512 > CELL * (len(found.state) - len(absent) + 1):
                 # Killed after it had evicted something, or cancelled it, and before it gave that
                 # back.
-                for first, stop in runs_of(absent):
-                    _free(found.data, first, stop)
+                _free(found.data, absent)
     recount(area)
 
 
@@ -549,8 +519,7 @@ def evict_of_others(area: Area, name: str, nbytes: int) -> None:
 
     The same part is kept by everybody, as in ``BlockFile.candidates``. In the mutex.
     """
-    with contextlib.ExitStack() as stack:
-        found = _Unopened.of(area, name, stack)
+    with _unopened(area, name) as found:
         if found is None:
             return
         count, most = len(found.state), -(-nbytes // CELL)
@@ -576,41 +545,36 @@ class _Unopened:
     data: int
     state: np.ndarray
 
-    @classmethod
-    def of(cls, area: Area, name: str, stack: contextlib.ExitStack) -> _Unopened | None:
-        """Open until ``stack`` is left; None if they are damaged, which opening the object finds.
-
-        Or if they were made a moment before their process was killed; opening makes them whole.
-        """
-        try:
-            index, data = [_opened(area.path(name, file, -1), stack) for file in ("index", "data")]
-        except OSError:
-            return None
-        head = os.pread(index, _HEAD.size, 0)
-        if len(head) < _HEAD.size:
-            return None
-        magic, nbytes, _ = _HEAD.unpack(head)
-        cells = -(-nbytes // CELL)
-        if magic != _MAGIC or os.fstat(index).st_size != index_nbytes(cells):
-            return None
-        state = np.frombuffer(bytearray(os.pread(index, cells, _HEAD_NBYTES)), np.uint8)
-        return cls(index, data, state)
-
     def abandon(self, cells: np.ndarray) -> None:
         """As ``BlockFile.abandon``; what all objects take is left to the caller."""
         for first, stop in runs_of(cells):
             os.pwrite(self.index, bytes(stop - first), _HEAD_NBYTES + first)
-            _free(self.data, first, stop)
+        _free(self.data, cells)
         self.state[cells] = ABSENT
         used = int((self.state != ABSENT).sum()).to_bytes(8, "little")
         os.pwrite(self.index, used, _HEAD.size - len(used))
 
 
-def _opened(path: str, stack: contextlib.ExitStack) -> int:
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(path, flags)
-    stack.callback(os.close, descriptor)
-    return descriptor
+@contextlib.contextmanager
+def _unopened(area: Area, name: str) -> Iterator[_Unopened | None]:
+    """The files of an object; None if they are damaged, which opening the object finds.
+
+    Or if they were made a moment before their process was killed; opening makes them whole.
+    """
+    with contextlib.ExitStack() as stack:
+        found = None
+        with contextlib.suppress(OSError):  # of a pipe nothing can be read at a place
+            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            index = os.open(area.path(name, "index", -1), flags)
+            stack.callback(os.close, index)
+            data = os.open(area.path(name, "data", -1), flags)
+            stack.callback(os.close, data)
+            nbytes, _ = _head(index)
+            cells = -(-nbytes // CELL)
+            if nbytes >= 0 and os.fstat(index).st_size == index_nbytes(cells):
+                state = np.frombuffer(bytearray(os.pread(index, cells, _HEAD_NBYTES)), np.uint8)
+                found = _Unopened(index, data, state)
+        yield found
 
 
 def recount(area: Area) -> None:
@@ -619,10 +583,6 @@ def recount(area: Area) -> None:
     for name in area.names():
         with contextlib.suppress(OSError):
             with open(area.path(name, "index", -1), "rb", opener=open_regular) as file:
-                size = os.fstat(file.fileno()).st_size
-                head = file.read(_HEAD.size)
-            used = 0
-            if len(head) == _HEAD.size and head[:8] == _MAGIC:  # else opening finds the damage
-                used = min(_HEAD.unpack(head)[2], size)
-            total += size + CELL * used
+                size, (_, used) = os.fstat(file.fileno()).st_size, _head(file.fileno())
+            total += size + CELL * min(used, size)
     area.add_used(total - area.used)

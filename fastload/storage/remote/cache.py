@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.fork_lock import ForkLock
 from ...errors import StoreError
 from .._crc import crc32c_blocks
 from .._spans import CLEAR
@@ -45,6 +46,7 @@ from .blocks import (
     BlockFile,
     evict_of_others,
     index_nbytes,
+    name_of,
     recount,
     recover,
     runs_of,
@@ -115,15 +117,12 @@ class Hold:
             cache.release(self)
 
     def __del__(self) -> None:
-        if self.cache is not None:
-            self.cache.dropped.append((self.pins, self.fetches, self.ahead_nbytes))
+        cache, self.cache = self.cache, None
+        if cache is not None:
+            cache.dropped.append(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _nothing, ()  # in another process, the one that has it keeps the bytes
-
-
-def _nothing() -> None:
-    return None
+        return type(None), ()  # in another process, the one that has it keeps the bytes
 
 
 class BlockCache:
@@ -131,9 +130,7 @@ class BlockCache:
 
     def __init__(self, area: Area) -> None:
         self.area = area
-        self.dropped: collections.deque[
-            tuple[list[tuple[BlockFile, np.ndarray]], list[_RangeFetch], int]
-        ] = collections.deque()
+        self.dropped: collections.deque[Hold] = collections.deque()
         self.later: collections.deque[Callable[[], None]] = collections.deque()
         self._arrived = threading.Condition()
         self.users = 0
@@ -150,16 +147,17 @@ class BlockCache:
 
     # --- objects ----------------------------------------------------------------------------------
 
-    def open(self, what: RemoteObject, name: str) -> BlockFile:
+    def open(self, what: RemoteObject) -> BlockFile:
         """The file of an object, shared by all who open it; ``close`` it as often."""
         with self.area.mutex():
             self._forget_dropped()
+            name = name_of(what)
             file = self._open.get(name)
             if file is None or file.lost:
                 nbytes = index_nbytes(-(-what.nbytes // CELL))
                 if not self.make_room(nbytes):
                     raise self._too_little(what, nbytes)
-                file = self._open[name] = BlockFile(self.area, what, name)
+                file = self._open[name] = BlockFile(self.area, what)
                 self._fetches[file] = []
             file.users += 1
             return file
@@ -323,20 +321,19 @@ class BlockCache:
                 raise
 
     def _deliver(self, fetch: _RangeFetch, data: bytes | memoryview) -> None:
+        self._end(fetch, self._put(fetch, data))
+
+    def _put(self, fetch: _RangeFetch, data: bytes | memoryview) -> StoreError | None:
         file, wanted = fetch.file, min(fetch.stop * CELL, fetch.file.nbytes) - fetch.first * CELL
         if len(data) != wanted:
-            self._end(
-                fetch,
-                StoreError(
-                    f"expected {wanted} bytes, got {len(data)}: the object was truncated",
-                    path=file.what.url.shown,
-                    offset=fetch.first * CELL,
-                ),
+            return StoreError(
+                f"expected {wanted} bytes, got {len(data)}: the object was truncated",
+                path=file.what.url.shown,
+                offset=fetch.first * CELL,
             )
-            return
         with self.area.mutex():
             if fetch not in self._fetches.get(file, ()):
-                return  # cancelled
+                return None  # cancelled
             file.writers += 1  # so that its descriptor is not closed, and used for another file
         try:
             self._write(file, fetch.first, data)
@@ -347,21 +344,17 @@ class BlockCache:
                 else:  # given back while it was written
                     file.punch_absent(fetch.first, fetch.stop)
         except OSError as error:
-            self._end(
-                fetch,
-                StoreError(
-                    f"its cache cannot be written: {error.strerror}; free some of the disk, or "
-                    "choose a smaller disk_limit or another cache_dir",
-                    path=file.what.url.shown,
-                ),
+            return StoreError(
+                f"its cache cannot be written: {error.strerror}; free some of the disk, or choose "
+                "a smaller disk_limit or another cache_dir",
+                path=file.what.url.shown,
             )
-            return
         finally:
             with self.area.mutex():
                 file.writers -= 1
                 if file.closed:
                     file.close()
-        self._end(fetch, None)
+        return None
 
     def _write(self, file: BlockFile, first: int, data: bytes | memoryview) -> None:
         while True:
@@ -383,7 +376,7 @@ class BlockCache:
         with self.area.mutex():
             self._give_back(fetch)
         with self._arrived:
-            fetch.error, fetch.done = error, True
+            fetch.error, fetch.done = fetch.error or error, True  # it may have been cancelled
             self._arrived.notify_all()
 
     def _give_back(self, fetch: _RangeFetch) -> None:
@@ -428,40 +421,27 @@ class BlockCache:
     # --- waiting ----------------------------------------------------------------------------------
 
     def wait(self, hold: Hold, ended: Callable[[], bool]) -> None:
-        try:
-            self._wait(hold, ended)
-        except LostFiles:
-            if not hold.ahead:
-                raise
-            # Who needs the bytes now asks for them, and opens the files again.
-
-    def _wait(self, hold: Hold, ended: Callable[[], bool]) -> None:
-        if hold.ready():
-            self._raise(hold)
-            if self._complete(hold, dead=False):
-                return
         begin = looked = time.monotonic()
         try:
-            while not ended():
+            while hold.ready() or not ended():
                 with self._arrived:
-                    if hold.others:
-                        self._arrived.wait(_POLL_S)
-                    elif any(not fetch.done for fetch in hold.fetches):
-                        self._arrived.wait(0.2)
-                self._raise(hold)
-                if not hold.others and any(not fetch.done for fetch in hold.fetches):
+                    if not hold.ready():
+                        self._arrived.wait(_POLL_S if hold.others else 0.2)
+                for fetch in hold.fetches:
+                    if fetch.done and fetch.error is not None:
+                        raise fetch.error
+                if not hold.others and not hold.ready():
                     continue
                 dead = time.monotonic() - looked > _DEAD_S
                 looked = time.monotonic() if dead else looked
                 if self._complete(hold, dead=dead):
                     return
+        except LostFiles:
+            if not hold.ahead:
+                raise
+            # Who needs the bytes now asks for them, and opens the files again.
         finally:
             hold.origin.counters.add(wait_s=time.monotonic() - begin)
-
-    def _raise(self, hold: Hold) -> None:
-        for fetch in hold.fetches:
-            if fetch.done and fetch.error is not None:
-                raise fetch.error
 
     def _complete(self, hold: Hold, *, dead: bool) -> bool:
         """Whether all is there, and right; what nobody fetches any more is fetched.
@@ -507,31 +487,23 @@ class BlockCache:
             self._release(hold)
 
     def _release(self, hold: Hold) -> None:
+        """Unpin, and cancel what nobody waits for. In the mutex."""
         hold.cache = None
-        self._forget(hold.pins, hold.fetches, hold.ahead_nbytes)
+        self._ahead_nbytes -= hold.ahead_nbytes
+        for fetch in hold.fetches:
+            fetch.users -= 1
+            if fetch.users == 0 and not fetch.done and fetch in self._fetches.get(fetch.file, ()):
+                self._cancel(fetch)
+        for file, groups in hold.pins:
+            file.unpin(groups)
         hold.ahead_nbytes = 0
         hold.pins, hold.fetches, hold.others = [], [], []
 
     def _forget_dropped(self) -> None:
         while self.dropped:
-            self._forget(*self.dropped.popleft())
+            self._release(self.dropped.popleft())
         while self.later:
             self.later.popleft()()
-
-    def _forget(
-        self,
-        pins: list[tuple[BlockFile, np.ndarray]],
-        fetches: list[_RangeFetch],
-        ahead_nbytes: int,
-    ) -> None:
-        """Unpin, and cancel what nobody waits for. In the mutex."""
-        self._ahead_nbytes -= ahead_nbytes
-        for fetch in fetches:
-            fetch.users -= 1
-            if fetch.users == 0 and not fetch.done and fetch in self._fetches.get(fetch.file, ()):
-                self._cancel(fetch)
-        for file, groups in pins:
-            file.unpin(groups)
 
     def _cancel(self, fetch: _RangeFetch) -> None:
         """Nobody waits for ``fetch`` any more. In the mutex."""
@@ -542,23 +514,23 @@ class BlockCache:
 
     # --- room -------------------------------------------------------------------------------------
 
-    def make_room(self, nbytes: int, *, beyond: int = -1, counted: bool = False) -> bool:
+    def make_room(self, nbytes: int, *, beyond: int = -1) -> bool:
         """Evict until ``nbytes`` more fit; whether they do. In the mutex.
 
         ``beyond``: they are used after so many positions, and only what is used later makes room
-        for them. ``counted``: what all objects take was just counted.
+        for them.
         """
-        over = self.area.used + nbytes - self.area.limit
-        if over > 0:
-            slack = min(self.area.limit // _SLACK, _MAX_SLACK_NBYTES)
-            if any(file.uses and file.uses.blocks for file in self._files()):
-                slack = slack // BLOCK_NBYTES * BLOCK_NBYTES  # no block more for a part of it
-            self._evict(over + slack, beyond)
-        if self.area.soft or self.area.used + nbytes <= self.area.limit:
-            return True
-        if not counted:  # the sum may be wrong
-            recount(self.area)
-            return self.make_room(nbytes, beyond=beyond, counted=True)
+        for counted in (False, True):
+            over = self.area.used + nbytes - self.area.limit
+            if over > 0:
+                slack = min(self.area.limit // _SLACK, _MAX_SLACK_NBYTES)
+                if any(file.uses and file.uses.blocks for file in self._files()):
+                    slack = slack // BLOCK_NBYTES * BLOCK_NBYTES  # no block more for a part of it
+                self._evict(over + slack, beyond)
+            if self.area.soft or self.area.used + nbytes <= self.area.limit:
+                return True
+            if not counted:  # the sum may be wrong
+                recount(self.area)
         return False
 
     def _files(self) -> list[BlockFile]:
@@ -608,8 +580,7 @@ class BlockCache:
 
 # Of a parent too: its areas must never be closed, see ``area.py``.
 _caches: dict[tuple[int, str], BlockCache] = {}
-_choosing = threading.RLock()
-os.register_at_fork(after_in_child=lambda: globals().update(_choosing=threading.RLock()))
+_choosing = ForkLock()
 
 
 def cache_for(options: RemoteOptions) -> BlockCache:

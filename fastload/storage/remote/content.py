@@ -8,6 +8,7 @@ import json
 import os
 
 from .._durable import remove
+from .._read import read_regular
 from .area import DiskArea
 from .blocks import recount
 from .cache import cache_for, let_go
@@ -29,9 +30,9 @@ def contents(folder: str) -> list[CachedObject]:
     cached = []
     for name in os.listdir(objects) if os.path.isdir(objects) else ():
         place = os.path.join(objects, name)
-        with contextlib.suppress(OSError, ValueError, KeyError):  # it is being made or deleted
-            with open(os.path.join(place, "about.json"), "rb") as file:
-                about = json.loads(file.read(1 << 16))
+        # It is being made or deleted, or it is something else.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            about = json.loads(read_regular(os.path.join(place, "about.json"), 1 << 16))
             taken = sum(entry.stat().st_blocks * 512 for entry in os.scandir(place))
             cached.append(
                 CachedObject(

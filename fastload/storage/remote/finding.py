@@ -6,8 +6,7 @@ import concurrent.futures
 import fnmatch
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ...errors import StoreError, StoreNotFoundError
 from .._shards import expand, whole_set
@@ -34,14 +33,13 @@ class Finder:
         A set of shards that has a manifest is found as that alone: ``shards`` completes it.
         """
         if "{" in url.text:
-            return self._several([RemoteUrl(text) for text in expand(url.text)])
+            urls = [RemoteUrl(text) for text in expand(url.text)]
+            return self._several(urls, [each.name for each in urls])
         if _MAGIC.search(url.shown):
             return self._matching(url)
-        asked = (
-            [] if url.text.endswith("/") else [self._look(url), self._look(url.suffixed(SUFFIX))]
-        )
-        store, sidecar = [_found(answer) for answer in asked] or [None, None]
-        objects = {answer.url.name: answer for answer in (store, sidecar) if answer is not None}
+        urls = [] if url.text.endswith("/") else [url, RemoteUrl(url.text + SUFFIX)]
+        found = [_found(asked) for asked in [self._look(each) for each in urls]]
+        objects = {what.url.name: what for what in found if what is not None}
         return objects or self._folder(url) or self._numbered(url)
 
     def shards(self, url: RemoteUrl, names: Sequence[str]) -> dict[str, RemoteObject]:
@@ -49,21 +47,16 @@ class Finder:
         return self._several([url.sibling(name) for name in names], names)
 
     def _look(self, url: RemoteUrl) -> concurrent.futures.Future[RemoteObject]:
-        service = self._origin.service
-        return requests.of_process().call(lambda: service.look(url), url, self._origin)
+        return requests.of_process().call(self._origin.service.look, url, self._origin)
 
     def _below(self, url: RemoteUrl) -> Sequence[RemoteObject]:
         service = self._origin.service
-        asked = requests.of_process().call(lambda: service.below(url), url, self._origin)
-        return asked.result()
+        return requests.of_process().call(service.below, url, self._origin).result()
 
-    def _several(
-        self, urls: Sequence[RemoteUrl], names: Sequence[str] | None = None
-    ) -> dict[str, RemoteObject]:
+    def _several(self, urls: Sequence[RemoteUrl], names: Sequence[str]) -> dict[str, RemoteObject]:
         if len(urls) > _MOST:
             raise StoreError(f"expected a set of up to {_MOST} files", path=urls[0].shown)
         asked = [self._look(url) for url in urls]
-        names = [url.name for url in urls] if names is None else names
         objects: dict[str, RemoteObject] = {}
         for name, url, answer in zip(names, urls, asked, strict=True):
             there = _found(answer)
@@ -124,21 +117,8 @@ class Finder:
         return {there[name].url.name: there[name] for name in names}
 
 
-def _found(asked: concurrent.futures.Future[Any]) -> RemoteObject | None:
+def _found(asked: concurrent.futures.Future[RemoteObject]) -> RemoteObject | None:
     try:
-        what: RemoteObject = asked.result()
+        return asked.result()
     except StoreNotFoundError:
         return None
-    return what
-
-
-def cache_names(objects: Mapping[str, RemoteObject]) -> dict[str, str]:
-    """The name of each object in the cache: a hash of its URL without credentials, tag and size."""
-    import hashlib
-
-    return {
-        inside: hashlib.blake2b(
-            repr((what.url.shown, what.tag, what.nbytes)).encode(), digest_size=16
-        ).hexdigest()
-        for inside, what in objects.items()
-    }

@@ -116,10 +116,8 @@ class FsspecService(Service):
 
         try:
             return await asyncio.get_running_loop().run_in_executor(None, locked)
-        except PermissionError as error:
-            raise Permanent(str(error)) from error
         except Exception as error:
-            if _status(error) in _REFUSED:
+            if isinstance(error, PermissionError) or _status(error) in _REFUSED:
                 raise Permanent(str(error)) from error
             raise
 

@@ -9,7 +9,6 @@ files do: whoever opens a store makes those anew that are missing or lead to oth
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ import weakref
 from collections.abc import Mapping
 
 from .._durable import remove
-from .area import Area, DiskArea, own_folder
+from .area import Area, DiskArea, hashed, own_folder
 
 
 class Mirror:
@@ -29,10 +28,9 @@ class Mirror:
 
     def __init__(self, area: Area, files: Mapping[str, str]) -> None:
         if isinstance(area, DiskArea):
-            name = hashlib.blake2b(repr(sorted(files.items())).encode(), digest_size=16).hexdigest()
             mirrors = os.path.join(area.folder, "mirrors")
             own_folder(mirrors)
-            self.folder = os.path.join(mirrors, name)
+            self.folder = os.path.join(mirrors, hashed(sorted(files.items())))
             own_folder(self.folder)
         else:
             self.folder = tempfile.mkdtemp(prefix="fastload-")
@@ -49,7 +47,6 @@ class Mirror:
         return all(_leads(self.path(inside), target) for inside, target in self._files.items())
 
     def _link(self, inside: str, target: str) -> None:
-        """Make the link ``inside``, in the place of anything else."""
         place = self.folder
         *folders, name = inside.split("/")
         for folder in folders:

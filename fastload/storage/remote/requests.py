@@ -205,23 +205,20 @@ class Requests:
         self._ending = False
         self.pace = RequestPace()
         self._latencies = Latencies()
-        self._in_flight = self._received = 0
-
-    def check(self) -> None:
-        """Raise UsageError in a forked child."""
-        if os.getpid() != self._pid:
-            raise UsageError(
-                "this process was forked from one that has read URLs, and obstore works in no "
-                "forked process: pass multiprocessing_context='forkserver', or fetch everything "
-                "beforehand, so that the cache has it"
-            )
+        self._asked = self._received = 0  # requests in flight, and bytes that have come
 
     def send(self, request: Request, urgency: float) -> None:
         """Send ``request`` as soon as there is room; the smallest ``urgency`` first."""
-        self.check()
         with self._lock:
             heapq.heappush(self._waiting, (urgency, next(self._number), request))
-        self._run()
+            if self._thread is None:
+                # A daemon: an abandoned loader must not keep the process alive. The exit ends it.
+                self._thread = threading.Thread(
+                    target=lambda: asyncio.run(self._main()), name="fastload-remote", daemon=True
+                )
+                self._thread.start()
+            elif self._loop is not None and self._wake is not None:
+                self._loop.call_soon_threadsafe(self._wake.set)
 
     def cancel(self, request: Request) -> None:
         """Nobody waits for ``request`` any more."""
@@ -233,10 +230,11 @@ class Requests:
                 loop.call_soon_threadsafe(request.task.cancel)
 
     def call(
-        self, make: Callable[[], Awaitable[_T]], url: RemoteUrl, origin: Origin
+        self, ask: Callable[[RemoteUrl], Awaitable[_T]], url: RemoteUrl, origin: Origin
     ) -> concurrent.futures.Future[_T]:
-        """The result of the coroutine that ``make`` returns, repeated as ranges are."""
+        """The result of the coroutine ``ask(url)``, repeated as ranges are."""
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        make = functools.partial(ask, url)
         self.send(Request(origin, url, make, 0, future.set_result, future.set_exception), _FIRST)
         return future
 
@@ -257,17 +255,6 @@ class Requests:
 
     # --- the thread -------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                # A daemon: an abandoned loader must not keep the process alive. The exit ends it.
-                self._thread = threading.Thread(
-                    target=lambda: asyncio.run(self._main()), name="fastload-remote", daemon=True
-                )
-                self._thread.start()
-            elif self._loop is not None and self._wake is not None:
-                self._loop.call_soon_threadsafe(self._wake.set)
-
     def _end(self) -> None:
         for task in self._active:
             task.cancel()
@@ -285,11 +272,9 @@ class Requests:
             while True:
                 wake.clear()
                 self._start(loop)
-                try:
-                    busy = bool(self._active) and not self._ending
+                busy = bool(self._active) and not self._ending
+                with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(wake.wait(), None if busy else _LINGER_S)
-                except asyncio.TimeoutError:
-                    pass
                 with self._lock:
                     idle = not self._waiting
                     if (idle or self._ending) and not self._active and not wake.is_set():
@@ -307,18 +292,15 @@ class Requests:
                 if nbytes and not self.pace.room(self._sending, self._sending_nbytes + nbytes):
                     return
                 _, _, request = heapq.heappop(self._waiting)
-            self._count(nbytes, 1)
+            self._sending += nbytes > 0
+            self._sending_nbytes += nbytes
             request.task = loop.create_task(self._serve(request))
             self._active.add(request.task)
             request.task.add_done_callback(functools.partial(self._done, nbytes))
 
-    def _count(self, nbytes: int, more: int) -> None:
-        """One range more is sent, or one less; what has no bytes is none."""
-        self._sending += more if nbytes else 0
-        self._sending_nbytes += more * nbytes
-
     def _done(self, nbytes: int, task: asyncio.Task[None]) -> None:
-        self._count(nbytes, -1)
+        self._sending -= nbytes > 0
+        self._sending_nbytes -= nbytes
         self._active.discard(task)
         if self._wake is not None:
             self._wake.set()
@@ -329,8 +311,9 @@ class Requests:
             data = await self._insist(request.make, request.url, origin, request.nbytes)
             if request.nbytes:
                 origin.counters.add(nbytes=len(data))
-                self._gauge(nbytes=len(data))
-                waiting = len(self._waiting) > 0
+                self._received += len(data)
+                gauge("bytes fetched", self._received)
+                waiting = bool(self._waiting)
                 self.pace.answered(len(data), waiting=waiting, in_flight=self._sending)
             if not request.cancelled:
                 # Not cancelled half way: the bytes are there, and writing them takes no time.
@@ -343,6 +326,8 @@ class Requests:
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             request.fail(error)
 
+    # Not given the request: an error that obstore keeps for a while keeps what these frames know,
+    # and a request knows who waits for it, up to the store.
     async def _insist(
         self, make: Callable[[], Awaitable[_T]], url: RemoteUrl, origin: Origin, nbytes: int
     ) -> _T:
@@ -359,15 +344,13 @@ class Requests:
                     path=url.shown,
                 ) from None
             except Exception as error:  # noqa: BLE001 - libraries raise anything
-                said = redacted(f"{type(error).__name__}: {error}", url, origin.secrets)
                 if isinstance(error, Permanent):
-                    said = redacted(str(error), url, origin.secrets)
+                    said, times = str(error), ""
+                else:
+                    said, times = f"{type(error).__name__}: {error}", f", {attempt} times in a row"
+                if attempt == _ATTEMPTS or not times:
                     raise StoreError(
-                        f"it cannot be read: {said}; {what_to_check(url)}", path=url.shown
-                    ) from None
-                if attempt == _ATTEMPTS:
-                    raise StoreError(
-                        f"it cannot be read, {attempt} times in a row: {said}; "
+                        f"it cannot be read{times}: {redacted(said, url, origin.secrets)}; "
                         f"{what_to_check(url)}",
                         path=url.shown,
                     ) from None
@@ -377,14 +360,9 @@ class Requests:
                 await asyncio.sleep(_JITTER.uniform(0.5, 1.5) * pause)
         raise AssertionError("the loop returns or raises")
 
-    def _gauge(self, *, requests: int = 0, nbytes: int = 0) -> None:
-        """So many more requests are in flight, so many more bytes have come; in the loop."""
-        self._in_flight += requests
-        self._received += nbytes
-        if requests:
-            gauge("requests in flight", self._in_flight)
-        if nbytes:
-            gauge("bytes fetched", self._received)
+    def _in_flight(self, more: int) -> None:
+        self._asked += more
+        gauge("requests in flight", self._asked)
 
     async def _attempt(
         self, make: Callable[[], Awaitable[_T]], counters: RemoteCounters, nbytes: int
@@ -397,8 +375,8 @@ class Requests:
             counters.add(requests=1)
             attempt = asyncio.ensure_future(make())
             running.add(attempt)
-            self._gauge(requests=1)
-            attempt.add_done_callback(lambda _: self._gauge(requests=-1))
+            self._in_flight(1)
+            attempt.add_done_callback(lambda _: self._in_flight(-1))
 
         again()
         unusual_s = self._latencies.unusual_s(nbytes)
@@ -442,11 +420,13 @@ _made: dict[int, Requests] = {}  # by process: the parent's must not be used or 
 
 
 def of_process() -> Requests:
-    """The requests of this process."""
-    parent = next(iter(_made.values()), None)
-    if parent is not None:
-        parent.check()
-        return parent
-    made = _made.setdefault(os.getpid(), Requests())
-    atexit.register(made.close)
-    return made
+    """The requests of this process. Raises UsageError in a child of one that has made some."""
+    if _made and os.getpid() not in _made:
+        raise UsageError(
+            "this process was forked from one that has read URLs, and obstore works in no "
+            "forked process: pass multiprocessing_context='forkserver', or fetch everything "
+            "beforehand, so that the cache has it"
+        )
+    if not _made:
+        atexit.register(_made.setdefault(os.getpid(), Requests()).close)
+    return _made[os.getpid()]

@@ -24,10 +24,10 @@ from ..registry import Format, find_format, known_suffixes
 from ..table import TableStore
 from ..wrapped import WrappedStore
 from .area import unusable
-from .blocks import CELL, GROUP, BlockFile, Uses, cells_of
+from .blocks import CELL, GROUP, BlockFile, Uses, cells_of, touched
 from .cache import BlockCache, Crowded, Hold, LostFiles, Ranges, cache_for, let_go
 from .counters import RemoteCounters
-from .finding import Finder, cache_names
+from .finding import Finder
 from .mirror import Mirror
 from .options import RemoteOptions
 from .requests import Origin
@@ -55,25 +55,22 @@ class _Attached:
         self.cache: BlockCache = cache_for(options)
         self.origin = origin
         self.closed = False
-        self.opened: list[BlockFile] = []
+        self.opened: dict[str, BlockFile] = {}
         self.holds: list[Hold] = []
         self._read: collections.deque[Ranges] = collections.deque(maxlen=_READ)
         self._failed = False  # a range could not be fetched
         # By number of a file: where its blocks' records begin and end, see ``RemoteStore.ahead``.
-        self.blocks: dict[int, tuple[np.ndarray, np.ndarray]] | None = None
+        self.blocks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.store: Store | None = None  # over the files, once it is open
         try:
-            names = cache_names(objects)
-            files = {}
             for inside, what in objects.items():
-                files[inside] = self.cache.open(what, names[inside])
-                self.opened.append(files[inside])
+                self.opened[inside] = self.cache.open(what)
+            paths = {inside: file.path for inside, file in self.opened.items()}
             try:
-                self.mirror = Mirror(
-                    self.cache.area, {inside: file.path for inside, file in files.items()}
-                )
+                self.mirror = Mirror(self.cache.area, paths)
             except OSError as error:
                 raise unusable(options.folder, error) from error
-            self.files = {self.mirror.path(inside): file for inside, file in files.items()}
+            self.files = {self.mirror.path(inside): file for inside, file in self.opened.items()}
         except BaseException:
             self.close()
             raise
@@ -144,7 +141,7 @@ class _Attached:
         """Whether files of the cache have to be opened anew."""
         if self.cache.area.lost or not self.mirror.whole:
             return True
-        return any(file.lost for file in self.opened)
+        return any(file.lost for file in self.opened.values())
 
     def dropped(self) -> None:
         """The store was deleted: close, though not in the middle of what this thread does."""
@@ -155,15 +152,16 @@ class _Attached:
 
     def close(self) -> None:
         """Release everything, unless it is the parent's."""
+        self.store = None
         if os.getpid() != self.process:
             for hold in self.holds:
                 hold.cache = None
             return
         for hold in self.holds:
             hold.release()
-        for file in self.opened:
+        for file in self.opened.values():
             self.cache.close(file)
-        self.holds, self.opened = [], []
+        self.holds, self.opened = [], {}
         if not self.closed:
             self.closed = True
             let_go(self.cache)
@@ -180,7 +178,7 @@ class RemoteStore(WrappedStore):
         self.counters = RemoteCounters()
         self._attached: _Attached | None = None
         # Whose files were lost: batches and columns may still use them.
-        self._before: list[tuple[_Attached, Store]] = []
+        self._before: list[_Attached] = []
         self._doubted = set[int | str]()  # records and errors for which bytes were fetched again
         self._reopening = ForkLock()
         origin = self._new_origin()
@@ -194,7 +192,6 @@ class RemoteStore(WrappedStore):
                     "a data file of the store is missing", path=self._url.shown
                 )
             self._objects |= finder.shards(self._url, names)
-        self._inner: Store | None = None
         self._attach(origin)
         self._describe(self.inner)
         self.path, self.remote, self.mapped = self._url.shown, True, True
@@ -217,9 +214,11 @@ class RemoteStore(WrappedStore):
         return self._read_whole({manifest: self._objects[manifest]}, origin, listed)
 
     def _attach(self, origin: Origin) -> None:
-        inner = self._inner = self._read_whole(
-            self._objects, origin, lambda attached: attached.open(self._columns)
-        )
+        def opened(attached: _Attached) -> Store:
+            store = attached.store = attached.open(self._columns)
+            return store
+
+        inner = self._read_whole(self._objects, origin, opened)
         sizes = inner.table.sizes if isinstance(inner, TableStore) else None
         self._sized = sizes is not None and bool((sizes > 0).all())
 
@@ -272,7 +271,6 @@ class RemoteStore(WrappedStore):
             if self._opened_here is None:
                 if self._attached is not None:
                     self._attached.close()
-                self._inner = None
                 self._attach(self._new_origin())
             assert self._attached is not None
             return self._attached
@@ -280,7 +278,7 @@ class RemoteStore(WrappedStore):
     @property
     def _opened_here(self) -> _Attached | None:
         attached = self._attached
-        if attached is None or self._inner is None or attached.process != os.getpid():
+        if attached is None or attached.store is None or attached.process != os.getpid():
             return None
         return attached
 
@@ -315,10 +313,11 @@ class RemoteStore(WrappedStore):
             if self._attached is lost:
                 if isinstance(why, Crowded):
                     self._leave_disk(why)
-                assert self._inner is not None, "it was read"
-                self._before.append((lost, self._inner))
-                self._attach(lost.origin)
-                self.generation += 1
+                self._before.append(lost)
+                try:
+                    self._attach(lost.origin)
+                finally:  # else the next call opens it
+                    self.generation += 1
 
     def doubt(self, indices: np.ndarray) -> bool:
         new = np.array([i for i in indices.tolist() if i not in self._doubted], np.int64)
@@ -334,9 +333,9 @@ class RemoteStore(WrappedStore):
 
     @property
     def inner(self) -> Store:
-        _ = self._here
-        assert self._inner is not None
-        return self._inner
+        store = self._here.store
+        assert store is not None, "this is set when it was opened"
+        return store
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -408,22 +407,24 @@ class RemoteStore(WrappedStore):
         return self._healed(begun)
 
     def _ranges(self, spans: Spans, *, blocks: bool = False) -> list[tuple[BlockFile, np.ndarray]]:
-        here, memory = self._here, self.memory()
         ranges = []
-        for number in np.unique(spans.file).tolist():
-            if number in memory or self.indirect is not None:
-                continue
-            mine = spans.file == number
-            file = here.files[self.files[number]]
+        for number, file, mine in self._by_file(spans):
             cells = cells_of(spans.offset[mine], spans.nbytes[mine])
             # Nothing is fetched or evicted where all is there and stays: then to hold the records
             # is enough, which are a small part of their blocks.
-            if blocks and not (here.cache.fits and file.has(cells)):
+            if blocks and not (self._here.cache.fits and file.has(cells)):
                 begin, end = self._blocks(number)
                 wanted = np.unique(spans.offset[mine] // BLOCK_NBYTES)
                 cells = cells_of(begin[wanted], end[wanted] - begin[wanted])
             ranges.append((file, cells))
         return ranges
+
+    def _by_file(self, spans: Spans) -> Iterator[tuple[int, BlockFile, np.ndarray]]:
+        """Of each file that is fetched: its number, its cached part, and which of ``spans``."""
+        here, memory = self._here, self.memory()
+        for number in np.unique(spans.file).tolist():
+            if number not in memory and self.indirect is None:
+                yield number, here.files[self.files[number]], spans.file == number
 
     def _blocks(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Where each block of a file begins and ends, int64 (blocks,), both.
@@ -432,8 +433,7 @@ class RemoteStore(WrappedStore):
         not be there for. One in which no record begins ends before it begins.
         """
         here = self._here
-        if here.blocks is None:
-            here.blocks = {}
+        if number not in here.blocks:
             spans = self.places(np.arange(len(self), dtype=np.int64))
             for each in np.unique(spans.file).tolist():
                 mine = spans.file == each
@@ -448,45 +448,33 @@ class RemoteStore(WrappedStore):
     def expect(
         self, indices: np.ndarray, positions: np.ndarray, *, length: int, blocks: bool = False
     ) -> None:
-        if self.inner.remote:
-            self.inner.expect(indices, positions, length=length, blocks=blocks)
+        self.inner.expect(indices, positions, length=length, blocks=blocks)
         here = self._here
         if self.indirect is not None or here.cache.fits:
             return  # nothing is evicted
-        spans, memory = self.places(indices), self.memory()
-        most = int(positions.max(initial=0))
-        for number in np.unique(spans.file).tolist():
-            if number in memory:
-                continue
-            file = here.files[self.files[number]]
-            at = np.flatnonzero((spans.file == number) & (spans.nbytes > 0))
+        spans, most = self.places(indices), int(positions.max(initial=0))
+        for number, file, mine in self._by_file(spans):
+            at = np.flatnonzero(mine & (spans.nbytes > 0))
             offset, nbytes = spans.offset[at], spans.nbytes[at]
             if blocks and not self.inner.remote:
                 begin, end = self._blocks(number)
                 some = np.flatnonzero(end > begin)
                 pieces, count = np.searchsorted(some, offset // BLOCK_NBYTES), len(some)
                 whole = begin[some] // (CELL * GROUP), -(-end[some] // (CELL * GROUP))
-                position = positions[at]
             else:
-                begin = offset // (CELL * GROUP)
-                several = (offset + nbytes - 1) // (CELL * GROUP) - begin + 1
-                starts = np.cumsum(several) - several
-                pieces = np.repeat(begin - starts, several) + np.arange(int(several.sum()))
-                whole, count = None, file.groups
-                position = np.repeat(positions[at], several)
-            uses = Uses.of(pieces, position, count, length=length, most=most, blocks=whole)
+                pieces, which = touched(offset, nbytes, CELL * GROUP)
+                at, whole, count = at[which], None, file.groups
+            uses = Uses(pieces, positions[at], count, length=length, most=most, blocks=whole)
             with here.cache.area.mutex():
                 file.uses, file.now = uses, 0
 
     def passed(self, position: int) -> None:
-        if self.inner.remote:
-            self.inner.passed(position)
-        for file in self._here.opened:
+        self.inner.passed(position)
+        for file in self._here.opened.values():
             file.now = position
 
     def check_window(self, blocks: int) -> None:
-        if self.inner.remote:
-            self.inner.check_window(blocks)
+        self.inner.check_window(blocks)
         limit = self._here.cache.area.limit
         if blocks * BLOCK_NBYTES > limit // 2:
             raise UsageError(
@@ -507,8 +495,9 @@ class RemoteStore(WrappedStore):
     def check_whole(self) -> None:
         """Also of columns from before files were opened anew."""
         try:
-            for store in [*(inner for _, inner in self._before), self.inner]:
-                store.check_whole()
+            for store in [*(before.store for before in self._before), self.inner]:
+                if store is not None:
+                    store.check_whole()
         except StoreError as error:
             raise StoreError(
                 "the cache's files were truncated while its columns are in use: make a new loader, "
@@ -552,21 +541,14 @@ class RemoteStore(WrappedStore):
 
     def close(self) -> None:
         if self._attached is not None:
-            if self._inner is not None:
-                self._inner.close()
-            for attached in [*(before for before, _ in self._before), self._attached]:
+            if self._attached.store is not None:
+                self._attached.store.close()
+            for attached in [*self._before, self._attached]:
                 attached.close()
-            self._attached = self._inner = None
-            self._before = []
+            self._attached, self._before = None, []
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_attached": None,
-            "_inner": None,
-            "_before": [],
-            "counters": None,
-        }
+        return {**self.__dict__, "_attached": None, "_before": [], "counters": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -60,9 +60,6 @@ class RemoteUrl:
                 "file"
             )
 
-    def suffixed(self, suffix: str) -> RemoteUrl:
-        return RemoteUrl(self.text.rstrip("/") + suffix)
-
     def sibling(self, name: str) -> RemoteUrl:
         return RemoteUrl(f"{self.text.rstrip('/').rsplit('/', 1)[0]}/{name}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,22 +13,21 @@ from fastload.storage.remote.service import RemoteObject
 from fastload.storage.remote.urls import RemoteUrl
 
 
+def uses(order: list[int], blocks: tuple[np.ndarray, np.ndarray]) -> Uses:
+    """Three blocks that the next epoch uses in this order, at the positions 100, 200 and 300."""
+    positions = np.array([100, 200, 300])
+    return Uses(np.array(order), positions, 3, length=50, most=300, blocks=blocks)
+
+
 @pytest.fixture
 def file() -> Iterator[BlockFile]:
     """Ten groups, all there, in three blocks: the first two share a group."""
     what = RemoteObject(RemoteUrl("memory://bucket/object"), 10 * CELL * GROUP, "tag")
-    made = BlockFile(Area(), what, "name")
+    made = BlockFile(Area(), what)
     cells = np.arange(made.cells)
     made.claim(cells)
     made.publish(0, made.cells, np.zeros(made.cells, np.uint32))
-    made.uses = Uses(
-        first=np.full(3, -1, np.int32),
-        last=np.full(3, -1, np.int32),
-        after=np.array([300, 200, 100], np.int32),
-        length=50,
-        blocks=(np.array([0, 3, 7]), np.array([4, 7, 10])),
-        begun=np.zeros(3, bool),
-    )
+    made.uses = uses([2, 1, 0], (np.array([0, 3, 7]), np.array([4, 7, 10])))
     yield made
     made.close()
 
@@ -73,10 +71,8 @@ def test_a_shared_group_stays_for_the_block_that_is_used_sooner(
 
 
 def test_a_block_of_which_others_have_all_groups_is_no_candidate(file: BlockFile) -> None:
-    assert file.uses is not None
     blocks = np.array([0, 3, 3]), np.array([4, 4, 10])
-    after = np.array([100, 300, 200], np.int32)
-    file.uses = dataclasses.replace(file.uses, blocks=blocks, after=after)
+    file.uses = uses([0, 2, 1], blocks)
     assert file.candidates(1)[0].tolist() == [0, 2]
     file.evict(np.array([1]))
     assert there(file) == list(range(10))

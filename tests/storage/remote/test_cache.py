@@ -496,3 +496,31 @@ def test_a_store_that_is_collected_while_another_one_opens_closes_no_cache_of_it
     with remote(server, cache, name="photos.lmdb") as store:
         assert not gone
         assert len(store.read(np.arange(len(store)))) == len(store)
+
+
+def test_who_changes_a_cache_waits_for_other_processes_that_do(cache: Path) -> None:
+    area = DiskArea(str(cache), None)
+    child = os.fork()
+    if not child:
+        try:
+            with open(cache / "fastload.lock", "r+b") as lock:
+                fcntl.lockf(lock, fcntl.LOCK_EX, 1, 0)
+                (cache / "held").touch()
+                time.sleep(0.5)
+                (cache / "freed").touch()
+        finally:
+            os._exit(0)
+    while not (cache / "held").exists():
+        time.sleep(0.01)
+    with area.mutex():
+        assert (cache / "freed").exists()
+        area.close()
+    os.waitpid(child, 0)
+
+
+def test_a_wrong_sum_of_what_a_cache_holds_is_counted_anew(many: ObjectServer, cache: Path) -> None:
+    with remote(many, cache, "5MB") as store:
+        with open(cache / "fastload.lock", "r+b") as lock:
+            lock.seek(8)
+            lock.write((1 << 40).to_bytes(8, "little"))
+        read_all(store, many)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import gc
 import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +20,14 @@ import numpy as np
 import pytest
 
 import fastload._run.fetch_ahead as fetch_ahead_module
+import fastload.storage.remote.store as store_module
 from combinations import combinations
 from fastload import FastLoader, FastloadError, PackedDataset, StoreError
 from fastload.errors import ChecksumError
 from fastload.storage import Store, open_store
 from fastload.storage.remote.area import DiskArea
 from fastload.storage.remote.blocks import CELL
-from fastload.storage.remote.cache import BlockCache
+from fastload.storage.remote.cache import BlockCache, Crowded
 from fastload.storage.remote.content import clear, contents
 from fastload.storage.remote.options import RemoteOptions
 from object_server import Faults, ObjectServer
@@ -117,8 +121,14 @@ def theses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert {path.read_bytes() for path in place.iterdir()} == {text}
 
 
+def pipe(path: Path) -> None:
+    """Who opens it for reading waits for ever, and who reads at a place of it gets an error."""
+    os.mkfifo(other := _place() / "pipe")
+    exchanged(path, other)
+
+
 # In this order, in which `make test` has the folders replaced by links to others.
-DAMAGES = [deleted, linked_folder, truncated, garbage, folder, link]
+DAMAGES = [deleted, linked_folder, truncated, garbage, folder, link, pipe]
 
 
 def damage(cache: Path, pattern: str, how: Callable[[Path], None]) -> None:
@@ -378,6 +388,86 @@ def test_a_claim_of_a_process_that_lives_and_does_not_fetch_is_taken_over(
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("file", ["index", "data"])
+def test_a_pipe_in_the_place_of_a_file_of_a_killed_process_ends_no_other_one(
+    server: ObjectServer, cache: Path, opened: Opener, file: str
+) -> None:
+    opened("photos.lmdb").close()
+    with open(cache / "fastload.lock", "r+b") as lock:  # number 9 was killed
+        lock.seek(1024 + 9)
+        lock.write(b"\1")
+    damage(cache, f"objects/*/{file}", pipe)
+    store = opened("photos.lmdb")
+    with open_store(server.folder / "photos.lmdb") as local:
+        everything = np.arange(len(store))
+        assert store.read(everything) == local.read(everything)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "{}", '{"url": 1, "nbytes": null}', "[" * 50_000])
+def test_what_is_no_description_of_an_object_is_not_listed(
+    server: ObjectServer, cache: Path, opened: Opener, text: str
+) -> None:
+    opened("photos.lmdb")
+    (about,) = cache.glob("objects/*/about.json")
+    about.write_text(text)
+    assert contents(str(cache)) == []
+    damage(cache, "objects/*/about.json", pipe)
+    assert contents(str(cache)) == []
+
+
+def test_a_loader_goes_on_after_its_lost_files_could_not_be_opened_again_at_once(
+    server: ObjectServer,
+    cache: Path,
+    expected: dict[str, list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "photos.tfrecord"
+    running = loader(server, cache, name, transform=_crop())
+    assert_same(list(running), expected[name])
+    damage(cache, "objects/*", deleted)
+
+    def unreachable(*_: object) -> None:
+        raise StoreError("the network is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module._Attached, "open", unreachable)
+        with pytest.raises(StoreError, match="the network is down"):
+            list(running)
+    assert_same(list(running), expected[name])
+
+
+def test_other_threads_wait_while_a_store_leaves_the_disk(
+    server: ObjectServer, cache: Path, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened("photos.lmdb")
+    attach, began = store_module._Attached.open, threading.Event()
+
+    def slow(self: Any, columns: Any) -> Store:
+        began.set()
+        time.sleep(0.3)
+        return attach(self, columns)
+
+    hold, crowded = BlockCache.hold, [Crowded("others need all of it")]
+
+    def full(self: BlockCache, *args: Any, **kwargs: Any) -> Any:
+        if crowded:
+            raise crowded.pop()
+        return hold(self, *args, **kwargs)
+
+    monkeypatch.setattr(store_module._Attached, "open", slow)
+    monkeypatch.setattr(BlockCache, "hold", full)
+    with (
+        open_store(server.folder / "photos.lmdb") as local,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        first = pool.submit(store.read, np.arange(3))
+        assert began.wait(60)
+        assert store.read(np.arange(3, 6)) == local.read(np.arange(3, 6))
+        assert first.result() == local.read(np.arange(3))
 
 
 def test_a_failing_network_is_not_asked_twice_as_often_for_a_damaged_store(

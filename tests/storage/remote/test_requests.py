@@ -199,3 +199,17 @@ def test_large_requests_are_fewer_at_a_time_than_small_ones() -> None:
         return next(n for n in itertools.count() if not pace.room(n, (n + 1) * nbytes))
 
     assert [most(nbytes) for nbytes in (100_000, 8 << 20, 64 << 20)] == [16, 4, 4]
+
+
+def test_what_cannot_succeed_later_is_asked_for_once(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened("photos.lmdb")
+
+    async def refused(*_: object) -> bytes:
+        raise Permanent("no permission")
+
+    monkeypatch.setattr(type(store._here.origin.service), "read", refused)  # type: ignore[attr-defined]
+    with pytest.raises(StoreError, match="it cannot be read: no permission; check the URL"):
+        store.read(np.arange(len(store)))
+    assert store.fetched()["retries"] == 0  # type: ignore[index]
