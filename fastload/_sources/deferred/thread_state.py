@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from ..._engine.cache.opened import OpenedCache
     from .recording import Opened, Operation, Recording
-    from .tensor import DeferredBatch
     from .within import Making
 
 
@@ -75,7 +74,7 @@ class BatchContext:
 
     Args:
         cache: of the images that ``single.py`` decodes; None: there is none.
-        fill: makes a batch of tensors that the user's code looks into; None: each row is replayed.
+        fill: makes a DeferredBatch that the user's code looks into; None: each row is replayed.
         checks: whether images are checked where their pixels are needed first, because the batch
             cannot be made again.
         unmade: images whose pixels somebody asked for and nobody has made, by ``id``. What is
@@ -95,7 +94,7 @@ class BatchContext:
     def __init__(
         self,
         cache: OpenedCache | None = None,
-        fill: Callable[[DeferredBatch], torch.Tensor] | None = None,
+        fill: Callable[[Any], torch.Tensor] | None = None,
         *,
         checks: bool = False,
         unmade: dict[int, Opened] | None = None,

@@ -209,6 +209,7 @@ def test_what_cannot_succeed_later_is_asked_for_once(
     async def refused(*_: object) -> bytes:
         raise Permanent("no permission")
 
+    monkeypatch.setattr(requests_module, "_PAUSE_S", 0.001)
     monkeypatch.setattr(type(store._here.origin.service), "read", refused)  # type: ignore[attr-defined]
     with pytest.raises(StoreError, match="it cannot be read: no permission; check the URL"):
         store.read(np.arange(len(store)))
