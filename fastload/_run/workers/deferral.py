@@ -123,8 +123,8 @@ class Deferral:
         self._ahead: Ahead | None = None
         self._few = few
         self._keep = keep
-        self._made: BatchDecoder | None = None
-        self._filler: BatchDecoder | None = None
+        self._decoder: BatchDecoder | None = None
+        self._few_decoder: BatchDecoder | None = None
         self._watch: Watch | None = None
         self.choice = choice
         self._states: dict[int, Before] = {}  # in the order of the tasks
@@ -134,7 +134,7 @@ class Deferral:
 
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
-        others = dict.fromkeys(("_made", "_cache", "_ahead", "_few", "_filler"))
+        others = dict.fromkeys(("_decoder", "_cache", "_ahead", "_few", "_few_decoder"))
         state = {**self.__dict__, **others}
         state.pop("_own", None)
         return state
@@ -172,12 +172,12 @@ class Deferral:
     @property
     def decoder(self) -> BatchDecoder:
         """Makes tensors in this process."""
-        if self._made is None:
+        if self._decoder is None:
             from ..._sources.deferred.batch import BatchDecoder
 
-            self._made = BatchDecoder(0, SlabRing(2))
-            self._made.cache = self._cache
-        return self._made
+            self._decoder = BatchDecoder(0, SlabRing(2))
+            self._decoder.cache = self._cache
+        return self._decoder
 
     def passes(self, samples: int) -> bool:
         """Whether the next batch, of about so many samples, is left alone: nothing is deferred."""
@@ -190,8 +190,8 @@ class Deferral:
             return
         vars(self).pop("_own", None)  # the dataset may have got others
         begin_epoch()
-        self._made, self._ahead = local()
-        self._cache = self._made.cache
+        self._decoder, self._ahead = local()
+        self._cache = self._decoder.cache
         self.local = None
 
     def run_eagerly(self, make: Callable[[], Outcome]) -> Outcome:
@@ -327,8 +327,8 @@ class Deferral:
         if self._few is not None and found.tensors:
             sizes = found.sizes()
             if sizes is not None and found.rows() <= _FEW and packer.has_room(sizes):
-                self._filler = self._filler or self._few()
-                return self._filled(batch, found, self._filler, packer)
+                self._few_decoder = self._few_decoder or self._few()
+                return self._filled(batch, found, self._few_decoder, packer)
         found.materialise_shared()
         self._deferred = found.rows()
         if not found.images:

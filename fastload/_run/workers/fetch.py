@@ -155,42 +155,43 @@ class Fetcher:
         """Fetch and collate one batch. With a packer, a ``Message`` takes the batch's place."""
         thread = thread_state.THREAD
         if thread.making is not None:
-            return self._made(wanted)
+            return self._make_chosen(wanted)
         making = thread.making = Making(self._inner, self.deferral)
         try:
-            made = self._made(wanted)
+            made = self._make_chosen(wanted)
         finally:
             thread.making = None
         making.end()
         return made
 
-    def _made(self, wanted: Wanted) -> Outcome:
+    def _make_chosen(self, wanted: Wanted) -> Outcome:
+        """The batch, over deferred images or not, as the choice of the dataset's way says."""
         deferral, packer = self.deferral, wanted.packer
         if self.eager:
             with thread_state.eagerly():
-                return self._as_by_torch(wanted)
+                return self._make_as_torch(wanted)
         if deferral is None:
-            return self._as_by_torch(wanted)
+            return self._make_as_torch(wanted)
         count = self._count(wanted.indices)
         choice = deferral.choice
         if deferral.passes(count):
-            outcome = self._left(choice, wanted)
+            outcome = self._make_undeferred(choice, wanted)
             if choice.measures:
                 report = choice.passed(outcome.samples)
                 outcome.report = report if packer is None else None  # not worth sending
             return outcome
         if not choice.defers(count):
-            return deferral.run_eagerly(lambda: self._left(choice, wanted))
+            return deferral.run_eagerly(lambda: self._make_undeferred(choice, wanted))
         done: Outcome | None = deferral.run(
             wanted.number,
             (self.dataset, self.collate_fn),
-            functools.partial(self._make, wanted, pack=False),
-            functools.partial(self._completed, deferral, packer),
+            functools.partial(self._fetch, wanted, pack=False),
+            functools.partial(self._complete, deferral, packer),
         )
         if done is None:
             if packer is not None:
                 wanted = wanted._replace(packer=packer.another())
-            return self.made_again(wanted)
+            return self.make_again(wanted)
         return done
 
     def _count(self, indices: Any) -> int:
@@ -202,33 +203,33 @@ class Fetcher:
         except TypeError:
             return 1  # a batch sampler of the user's may give an iterator
 
-    def _left(self, choice: Choice, wanted: Wanted) -> Outcome:
+    def _make_undeferred(self, choice: Choice, wanted: Wanted) -> Outcome:
         """The batch made without deferring: as by DataLoader, unless that was found cheaper."""
         if choice.eager:
-            return self._made_eagerly(wanted)
-        return self._as_by_torch(wanted)
+            return self._make_eagerly(wanted)
+        return self._make_as_torch(wanted)
 
-    def _as_by_torch(self, wanted: Wanted) -> Outcome:
+    def _make_as_torch(self, wanted: Wanted) -> Outcome:
         """The batch made without deferring. What is sent to another process is real anyway."""
-        outcome = self._make(wanted)
+        outcome = self._fetch(wanted)
         return outcome if wanted.packer is not None else _without_kept(outcome)
 
-    def made_again(self, wanted: Wanted) -> Outcome:
+    def make_again(self, wanted: Wanted) -> Outcome:
         """The batch made without deferring, since something was wrong with it."""
-        outcome = self._made_eagerly(wanted)
+        outcome = self._make_eagerly(wanted)
         outcome.report = Report(again=1)
         return outcome
 
-    def _made_eagerly(self, wanted: Wanted) -> Outcome:
+    def _make_eagerly(self, wanted: Wanted) -> Outcome:
         """The batch made without deferring. What the dataset kept deferred is made here."""
         with thread_state.eagerly():
-            outcome = _without_kept(self._make(wanted, pack=False))
+            outcome = _without_kept(self._fetch(wanted, pack=False))
         if not outcome.empty and wanted.packer is not None:
             outcome.batch = wanted.packer.pack(outcome.batch)
         return outcome
 
     @staticmethod
-    def _completed(deferral: Deferral, packer: Packer | None, outcome: Outcome) -> Outcome:
+    def _complete(deferral: Deferral, packer: Packer | None, outcome: Outcome) -> Outcome:
         """``outcome`` with its deferred images made, or the message that carries them."""
         if outcome.empty:
             return outcome
@@ -238,7 +239,8 @@ class Fetcher:
             outcome.batch = packer.pack(deferral.complete_to_send(outcome.batch, packer))
         return outcome
 
-    def _make(self, wanted: Wanted, *, pack: bool = True) -> Outcome:
+    def _fetch(self, wanted: Wanted, *, pack: bool = True) -> Outcome:
+        """The batch: its samples from the dataset, collated, and packed if it has a packer."""
         indices, epoch, repeats, begin_ns, worker, packer, _ = wanted
         place: SlabBatch | None = packer if self.warm is None else WarmBatch(self.warm, self.large)
         waiting = self.waiting

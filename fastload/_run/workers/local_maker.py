@@ -90,7 +90,7 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
         """The next batch of an iterable dataset."""
         if self._ended:
             raise StopIteration
-        outcome = self._made(None, None)
+        outcome = self._make(None, None)
         if outcome.empty:
             outcome.taken = 0
             # Not raised here: what came with the end counts.
@@ -107,7 +107,7 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
         except Exception as error:  # noqa: BLE001 - raised at this batch
             return Outcome(error=below(error))
         self._drawn += 1
-        outcome = self._made(indices, repeats)
+        outcome = self._make(indices, repeats)
         outcome.taken, self._given = self._drawn - self._given, self._drawn
         return outcome
 
@@ -121,9 +121,9 @@ class LocalMaker(_SingleProcessDataLoaderIter, Maker):
 
     def answer(self, ticket: _Asked) -> Outcome:
         """Of ``Remaker``."""
-        return self._made(*ticket)
+        return self._make(*ticket)
 
-    def _made(self, indices: Any, repeats: list[int] | None) -> Outcome:
+    def _make(self, indices: Any, repeats: list[int] | None) -> Outcome:
         """The batch of ``indices``. Raises StopIteration at the end of an iterable dataset."""
         fetcher = self._fetcher
         # The generators of this process are the user's: their states are restored.

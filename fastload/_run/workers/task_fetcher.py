@@ -52,7 +52,7 @@ class TaskFetcher(Fetcher, Dataset[SentOutcome]):
         if self.deferral is not None:
             self.deferral.choice.elsewhere_ns = task.elsewhere_ns
             self.deferral.forget_before(task.number if task.oldest is None else task.oldest)
-        make = self.made_again if self._eagerly else self.make
+        make = self.make_again if self._eagerly else self.make
         made = make(
             Wanted(task.indices, task.epoch, task.repeats, begin_ns, worker, packer, task.number)
         )
