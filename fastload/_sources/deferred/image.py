@@ -57,6 +57,9 @@ _CONVERSIONS: dict[str, Operation] = {mode: ("convert", mode) for mode in CONVER
 RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 PLAIN = frozenset({"L", "RGB"})
 
+# Of a PNG that is no animation: as others are not deferred, its header need not be asked.
+_OF_ONE_FRAME: Final = {"custom_mimetype": None, "n_frames": 1, "is_animated": False}
+
 _LOADED = frozenset(("fp", "map", "png", "tile"))  # attributes that loading and leaving change
 
 # Functions that load the image, and give another one.
@@ -424,6 +427,8 @@ class DeferredImage(Image, metaclass=StandIn):
             if self._real is not None:
                 return getattr(self._real, name)
             if not self._operations:
+                if name in _OF_ONE_FRAME and self._opened.format == "PNG":
+                    return _OF_ONE_FRAME[name]
                 changed = (self._loaded or self._exited) and name in _LOADED
                 read = self._real_for if changed else self._as_read
                 return getattr(read(name), name)

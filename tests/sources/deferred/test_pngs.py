@@ -35,11 +35,18 @@ ASKED: dict[str, Callable[[Any], Any]] = {
     "point": lambda image: image.point(lambda level: level * 2 + 1),
     "load": lambda image: (image.load()[3, 2], image),
     "text": lambda image: (image.load()[0, 0], image.text, image.info),
+    "frames": lambda image: (
+        image.n_frames,
+        image.is_animated,
+        image.custom_mimetype,
+        np.asarray(image),
+        image.n_frames,
+    ),
     "no such argument": lambda image: image.transpose(99),
     "copies": lambda image: (copy.copy(image), pickle.loads(pickle.dumps(image))),
 }
 
-LOADED = ("array", "crop, then turn", "load", "text", "copies")
+LOADED = ("array", "frames", "crop, then turn", "load", "text", "copies")
 """Those that Pillow has loaded by then."""
 
 
