@@ -162,24 +162,28 @@ def _numbered(path: str) -> list[str]:
 
 
 def whole_set(names: Iterable[str], stem: str, suffix: str) -> list[str]:
-    """All shards of the set that some of ``names`` are of, in order; empty if none is.
+    """All shards of the set that ``names`` are of, in order; empty if none is numbered so.
 
     Raises:
         StoreError: ``names`` are of several sets.
     """
     numbered = re.compile(rf"{re.escape(stem)}-(\d+)-of-(\d+){re.escape(suffix)}")
-    found = [match.groups() for match in map(numbered.fullmatch, names) if match]
+    found = list(filter(None, map(numbered.fullmatch, sorted(names))))
     if not found:
         return []
-    digits = min(len(number) for number, _ in found)  # 8, 9, 10 or 08, 09, 10
-    count, *others = sorted({count for _, count in found})
+    digits, count = min(len(match[1]) for match in found), found[0][2]  # 8, 9, 10 or 08, 09, 10
     path = without_credentials(stem + suffix)
-    if others:
-        raise StoreError(
-            "expected one set of numbered files, found several: name one by a pattern, such as "
-            f"{os.path.basename(stem)}-*-of-{count}{suffix}",
-            path=path,
-        )
     if int(count) > _MAX_FILES:
         raise StoreError(f"expected a set of up to {_MAX_FILES} files", path=path)
-    return [f"{stem}-{i:0{digits}d}-of-{count}{suffix}" for i in range(int(count))]
+    whole = [f"{stem}-{i:0{digits}d}-of-{count}{suffix}" for i in range(int(count))]
+    there = [match.string for match in found]
+    other = sorted({*there}.difference(whole))
+    if other:
+        two = next(filter(whole.__contains__, there), there[-1]), other[0]
+        raise StoreError(
+            "expected one set of numbered files, found several, which "
+            f"{' and '.join(map(os.path.basename, sorted(two)))} are of: name one by a pattern, "
+            f"such as {os.path.basename(stem)}-*-of-{count}{suffix}",
+            path=path,
+        )
+    return whole

@@ -157,7 +157,15 @@ def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
         write(foreign, records(12), shards=count, total=12)
         for shard in foreign.parent.glob("*.toy"):
             shard.rename(tmp_path / shard.name)
-    with pytest.raises(StoreError, match=r"found several: .* such as a-\*-of-00003\.toy"):
+    with pytest.raises(StoreError, match=r"found several, .* such as a-\*-of-00003\.toy"):
+        open_toy(tmp_path / "a.toy")
+
+
+def test_a_file_of_no_set_beside_a_whole_one_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.toy", records(6), shards=2, total=6)
+    os.remove(tmp_path / "a.toy.fastload")
+    (tmp_path / "a-3-of-00002.toy").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"a-00000-of-00002\.toy and a-3-of-00002\.toy are of"):
         open_toy(tmp_path / "a.toy")
 
 

@@ -373,4 +373,5 @@ def _run_once(
     with damage_raised(), thread_state.batch(context):
         with switch.deferring():
             made = make()
+        context.fill = None
         return complete(made)

@@ -45,6 +45,7 @@ def attempt(
         try:
             with deferring():
                 recorded = make()
+            context.fill = None
             if recorded is not None and not context.has_failed():
                 return complete(recorded)
         except InternalError:

@@ -341,7 +341,10 @@ class DeferredBatch(Deferred):
     def materialise(
         self, make: Callable[[DeferredBatch], torch.Tensor] | None = None
     ) -> torch.Tensor:
-        """Have ``make``, or the thread's batch, make the real tensor, once, and return it."""
+        """Have ``make`` make the real tensor, once, and return it.
+
+        Without it, while the thread defers, the ``fill`` of its batch.
+        """
         if self._real is None:
             if make is None and THREAD.deferring:
                 make = THREAD.batch.fill

@@ -74,7 +74,8 @@ class BatchContext:
 
     Args:
         cache: of the images that ``single.py`` decodes; None: there is none.
-        fill: makes a DeferredBatch that the user's code looks into; None: each row is replayed.
+        fill: makes a DeferredBatch that the user's code looks into, until that has run; None: each
+            row is replayed.
         checks: whether images are checked where their pixels are needed first, because the batch
             cannot be made again.
         unmade: images whose pixels somebody asked for and nobody has made, by ``id``. What is

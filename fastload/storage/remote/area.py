@@ -308,9 +308,9 @@ class DiskArea(Area):
             return False
         try:
             there = os.lstat(os.path.join(self.folder, _LOCK))
-        except OSError:
+            return not os.path.samestat(os.fstat(self._fd), there)
+        except OSError:  # it was deleted, or another thread closes it now
             return True
-        return not os.path.samestat(os.fstat(self._fd), there)
 
     @property
     def used(self) -> int:

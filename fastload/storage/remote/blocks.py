@@ -72,16 +72,16 @@ def runs_of(cells: np.ndarray, about: int | None = None) -> Iterator[tuple[int, 
     """
     for run in np.split(cells, np.flatnonzero(np.diff(cells) != 1) + 1):
         if len(run):
-            first, nbytes = int(run[0]), len(run)
-            pieces = 1 if about is None else max(1, round(nbytes / about))
-            edges = [first + nbytes * at // pieces for at in range(pieces + 1)]
+            first, count = int(run[0]), len(run)
+            pieces = 1 if about is None else max(1, round(count / about))
+            edges = [first + count * at // pieces for at in range(pieces + 1)]
             yield from itertools.pairwise(edges)
 
 
 def touched(
     offset: np.ndarray, nbytes: np.ndarray, unit: int = CELL
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The units (cells) that each range touches, int64 (n,), and the number of the range, of each.
+    """The units (cells) that the ranges touch, and for each the position of its range: int64 (n,).
 
     All ranges have bytes.
     """

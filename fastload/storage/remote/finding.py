@@ -118,7 +118,5 @@ class Finder:
 
 
 def _found(asked: concurrent.futures.Future[RemoteObject]) -> RemoteObject | None:
-    try:
-        return asked.result()
-    except StoreNotFoundError:
-        return None
+    # Not caught: the traceback of an error in a future keeps all who wait for it.
+    return None if isinstance(asked.exception(), StoreNotFoundError) else asked.result()

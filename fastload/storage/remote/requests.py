@@ -327,7 +327,7 @@ class Requests:
             request.fail(error)
 
     # Not given the request: an error that obstore keeps for a while keeps what these frames know,
-    # and a request knows who waits for it, up to the store.
+    # and a request knows who waits for it, and the cache.
     async def _insist(
         self, make: Callable[[], Awaitable[_T]], url: RemoteUrl, origin: Origin, nbytes: int
     ) -> _T:

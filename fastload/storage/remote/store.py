@@ -313,11 +313,12 @@ class RemoteStore(WrappedStore):
             if self._attached is lost:
                 if isinstance(why, Crowded):
                     self._leave_disk(why)
-                self._before.append(lost)
                 try:
                     self._attach(lost.origin)
-                finally:  # else the next call opens it
-                    self.generation += 1
+                finally:
+                    if self._attached is not lost:  # else the next call tries again
+                        self._before.append(lost)
+                        self.generation += 1
 
     def doubt(self, indices: np.ndarray) -> bool:
         new = np.array([i for i in indices.tolist() if i not in self._doubted], np.int64)
@@ -528,13 +529,22 @@ class RemoteStore(WrappedStore):
         """What does not match its checksum is fetched again."""
         if self.indirect is not None:
             return super().read(indices)
-        data = self._healed(lambda: Store.read(self, indices))
+
+        def read() -> list[bytes]:
+            here, data = self._here, Store.read(self, indices)
+            if self._attached is not here or here.lost:
+                # Files are opened by their paths, where there may be new ones by now, with holes.
+                raise LostFiles("the cache's files were deleted as they were read", path=self.path)
+            return data
+
+        data = self._healed(read)
         sums = self.checksums(indices)
         if sums is None:
             return data
         new = np.flatnonzero(~self._verified[indices]).tolist()
         wrong = [at for at in new if crc32c(data[at]) != sums[at]]
         self._verified[indices] = True
+        self._verified[indices[wrong]] = False
         if wrong and self.doubt(indices[wrong]):  # else who uses them says so
             return self.read(indices)
         return data

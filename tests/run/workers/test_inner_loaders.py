@@ -100,6 +100,29 @@ class Made(Episodes):
         return list(self.kind(dataset, 2, sampler=[1, i % 3, 0], drop_last=True))
 
 
+def part_of_a_row(samples: list[Any]) -> torch.Tensor:
+    return torch.stack([image for image, _ in samples])[0][:, :8, :8]
+
+
+class Parts(Episodes):
+    """Takes parts of rows of its loaders' batches."""
+
+    def __init__(self, kind: type, photos: list[Path]) -> None:
+        super().__init__(kind, photos)
+        dataset = shapes.Photos(photos)
+        self.loaders = [kind(dataset, 3, collate_fn=part_of_a_row) for _ in range(2)]
+
+    def __getitem__(self, i: int) -> Any:
+        return torch.stack(list(self.iterator(i)))
+
+
+class PartsOfStream(Parts, IterableDataset[Any]):
+    """The same as a stream, whose batches cannot be made again."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(4))
+
+
 class Stream(IterableDataset[Any]):
     """Gives the batches of a loader one by one."""
 
@@ -112,7 +135,7 @@ class Stream(IterableDataset[Any]):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [Episodes, Many, Whole, Held, Made, Stream])
+@pytest.mark.parametrize("make", [Episodes, Many, Whole, Held, Made, Stream, Parts, PartsOfStream])
 def test_batches_are_as_with_torchs_loaders(
     make: Callable[[type, list[Path]], Any], photos: list[Path], workers: int
 ) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import fastload._run.fetch_ahead as fetch_ahead_module
+import fastload.storage._read as read_module
 import fastload.storage.remote.store as store_module
 from combinations import combinations
 from fastload import FastLoader, FastloadError, PackedDataset, StoreError
@@ -491,6 +492,26 @@ def test_a_failing_network_is_not_asked_twice_as_often_for_a_damaged_store(
     with pytest.raises(StoreError, match="2 times in a row"):
         open_store(f"{server.url}/photos.lmdb", remote=options)
     assert len(calls) == 1
+
+
+def test_records_are_never_read_from_files_made_anew_meanwhile(
+    opened: Opener, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened("photos.tfrecord")
+    everything = np.arange(len(store))
+    expected = store.read(everything)
+    original, exchanges = read_module.read_places, [0]
+
+    def read_places(*args: Any, **named: Any) -> Any:
+        if not exchanges[0]:
+            exchanges[0] += 1
+            shutil.rmtree(cache / "objects")
+            opened("photos.tfrecord").keys(everything)  # another one makes them, with holes
+        return original(*args, **named)
+
+    monkeypatch.setattr(read_module, "read_places", read_places)
+    assert store.read(everything) == expected
+    assert exchanges == [1]
 
 
 def test_labels_of_a_truncated_cache_are_never_zeros(server: ObjectServer, cache: Path) -> None:
