@@ -207,10 +207,10 @@ def scan(files: Sequence[str]) -> Table:
     The offset of a record in several pieces is where it starts, plus ``SPLIT``.
     """
     data = MappedFiles(files)
-    walked = [_File(path, data, number) for number, path in enumerate(files)]
+    walked = [_File(path, data[number]) for number, path in enumerate(files)]
     counts = [len(file.header) for file in walked]
     header = np.concatenate([file.header for file in walked])
-    labels, ragged = _labels(walked, header)
+    labels, ragged = _labels(walked, header, data)
     kinds, sizes = unpack_id2(header["id2"])
     return Table(
         format=NAME,
@@ -228,11 +228,10 @@ def scan(files: Sequence[str]) -> Table:
 
 
 class _File:
-    def __init__(self, path: str, files: MappedFiles, number: int) -> None:
+    def __init__(self, path: str, data: Mapped) -> None:
         self.path = path
-        self._files, self._number = files, number
-        places = frames(self.data, path)
-        self.header = headers(self.data, places, path)
+        places = frames(data, path)
+        self.header = headers(data, places, path)
         before = HEADER.itemsize + 4 * self.header["flag"].astype(np.int64)
         self.labels = places.offset + HEADER.itemsize
         self.offset = places.offset + before
@@ -249,10 +248,6 @@ class _File:
                     record=record,
                     offset=int(places.frame[record]),
                 )
-
-    @property
-    def data(self) -> Mapped:
-        return self._files[self._number]
 
 
 def pack_id2(kind: int, width: int, height: int) -> int:
@@ -279,7 +274,7 @@ def unpack_id2(id2: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _labels(
-    files: Sequence[_File], header: np.ndarray
+    files: Sequence[_File], header: np.ndarray, data: MappedFiles
 ) -> tuple[np.ndarray | None, dict[str, FieldColumn]]:
     """The labels; a field "labels" instead if records have different numbers of them."""
     flag = header["flag"]
@@ -287,22 +282,23 @@ def _labels(
         return _exact(header["label"]), {}
     if bool((flag == flag[0]).all()):
         width = int(flag[0])
-        return _exact(np.concatenate([_vectors(file, width) for file in files])), {}
+        vectors = [_vectors(data[number], file.labels, width) for number, file in enumerate(files)]
+        return _exact(np.concatenate(vectors)), {}
     rows = []
-    for file in files:
+    for number, file in enumerate(files):
         for at, width, label in zip(
             file.labels.tolist(), file.header["flag"].tolist(), file.header["label"].tolist()
         ):
-            several = np.frombuffer(file.data[at : at + 4 * width], "<f4").tolist()
+            several = np.frombuffer(data[number][at : at + 4 * width], "<f4").tolist()
             rows.append(json.dumps(several if width else [label]).encode())
     return None, {"labels": field_column("labels", rows, "json")}
 
 
-def _vectors(file: _File, width: int) -> np.ndarray:
-    if not len(file.labels):
+def _vectors(data: Mapped, at: np.ndarray, width: int) -> np.ndarray:
+    if not len(at):
         return np.empty((0, width), np.float32)
-    rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(file.data, np.uint8), 4 * width)
-    return np.ascontiguousarray(rows[file.labels]).view("<f4")
+    rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), 4 * width)
+    return np.ascontiguousarray(rows[at]).view("<f4")
 
 
 def _exact(labels: np.ndarray) -> np.ndarray:
