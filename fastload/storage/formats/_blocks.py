@@ -45,15 +45,6 @@ _MAX_JSON = 64 << 20
 _MAX_BLOCKS = 1 << 20  # that are looked at when a store is opened
 
 
-def images_per_file(sharding: Sharding, nbytes: int) -> int:
-    """How many images of ``nbytes`` bytes each a block holds."""
-    if sharding.shards is not None:
-        return max(1, -(-(sharding.total or 0) // sharding.shards))
-    if sharding.shard_nbytes is not None:
-        return max(1, sharding.shard_nbytes // nbytes)
-    return min(_BLOCK_IMAGES, max(1, _BLOCK_NBYTES // nbytes))
-
-
 class BlockArrayWriter(ArrayWriter):
     """Writes a folder whose images lie in blocks. See ``open_writer`` for the arguments.
 
@@ -80,7 +71,13 @@ class BlockArrayWriter(ArrayWriter):
     def _begin(self) -> None:
         width, height = self._size or (1, 1)
         self._shape = height, width, 3  # of an image
-        self._rows = images_per_file(self._sharding, width * height * 3)
+        nbytes, sharding = width * height * 3, self._sharding
+        if sharding.shards is not None:
+            self._rows = max(1, -(-(sharding.total or 0) // sharding.shards))
+        elif sharding.shard_nbytes is not None:
+            self._rows = max(1, sharding.shard_nbytes // nbytes)
+        else:
+            self._rows = min(_BLOCK_IMAGES, max(1, _BLOCK_NBYTES // nbytes))
         os.makedirs(os.path.join(self._partial.file("data"), "images"))
 
     def _write(self, data: Sequence[bytes | memoryview]) -> None:

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 NAME = "hdf5"
-VERSION = 1
 COMPRESSIONS = get_args(Compression)
 _CACHE_NBYTES = 64 << 20  # of chunks, while a batch is read
 _MAPPED = 1 << 16  # bytes of a column that is mapped instead of read
@@ -91,7 +90,7 @@ def _layout(file: h5py.File, path: str) -> tuple[Table, Callable[[int], bytes]]:
     """The table of an open file, and what gives the bytes of a record through the library."""
     datasets, mapped = _datasets(file), MappedColumns(path)
     text = _array(datasets["fastload"], path).item() if "fastload" in datasets else None
-    header = StoreHeader.read(text, NAME, VERSION, path, datasets.__contains__)
+    header = StoreHeader.read(text, NAME, Hdf5Writer.version, path, datasets.__contains__)
     images = datasets.get(first_of(IMAGES, datasets) or "")
     pairs = images is None and {"bytes", "offsets"} <= datasets.keys()
     if not pairs and images is None:
@@ -370,7 +369,6 @@ class Hdf5Writer(ArrayWriter):
     """
 
     format = NAME
-    version = VERSION
     read = staticmethod(read_hdf5)
     only_raw: ClassVar[bool] = False
 

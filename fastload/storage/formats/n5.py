@@ -15,7 +15,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,6 @@ from ._blocks import (
 from ._image_table import IMAGES, Axes, StoreHeader, arrays_of, axes_of, first_of, least_stored
 
 NAME = "n5"
-VERSION = 1
 _OF_DATASETS = {"dimensions", "blockSize", "dataType"}  # attributes that no group has
 _MAX_BLOCK = 1 << 31  # bytes of a block that is unpacked in memory
 _DTYPES = "i1 u1 i2 u2 i4 u4 i8 u8 f4 f8"
@@ -60,7 +59,7 @@ def read_n5(path: str) -> Table:
             os.path.join(path, *name.split("/"), "attributes.json")
         )
 
-    header = StoreHeader.read(attributes.get("fastload"), NAME, VERSION, path, has)
+    header = StoreHeader.read(attributes.get("fastload"), NAME, N5Writer.version, path, has)
     name = ""
     if "dimensions" not in attributes:
         there = {entry.name for entry in os.scandir(path) if entry.is_dir()}
@@ -206,19 +205,18 @@ class N5Dataset(BlockedArray):
         """The ``nbytes`` bytes of a block; never unpacks more, however much it may hold."""
         if self.compression == "raw":
             return data
-        unpacker: Any
-        if self.compression == "gzip":
-            unpacker = zlib.decompressobj(15 if self.zlib else 31)
-        elif self.compression == "bzip2":
-            unpacker = bz2.BZ2Decompressor()
-        elif self.compression == "xz":
-            unpacker = lzma.LZMADecompressor()
-        else:
+        unpackers: Mapping[str, Callable[[], Any]] = {
+            "gzip": lambda: zlib.decompressobj(15 if self.zlib else 31),
+            "bzip2": bz2.BZ2Decompressor,
+            "xz": lzma.LZMADecompressor,
+        }
+        if self.compression not in unpackers:
             raise StoreError(
                 f"expected the compression raw, gzip, bzip2 or xz, found {self.compression}: write "
                 "it again with one of these",
                 path=self.folder,
             )
+        unpacker = unpackers[self.compression]()
         try:
             unpacked: bytes = unpacker.decompress(data, nbytes + 1)
         except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
@@ -251,7 +249,6 @@ class N5Writer(BlockArrayWriter):
     """Writes an N5 folder. See ``open_writer`` for the arguments."""
 
     format = NAME
-    version = VERSION
     read = staticmethod(read_n5)
 
     def _block_path(self, number: int) -> str:

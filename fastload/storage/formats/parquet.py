@@ -264,27 +264,6 @@ class _FetchedFile(io.FileIO):
         return data
 
 
-def check_group_sizes(files: ParquetFiles, decoded: np.ndarray, limit: int) -> None:
-    """Raise StoreError for a row group whose images need too much memory to be read.
-
-    ``decoded``: int64 (groups,), bytes of the images of each; ``limit``: bytes of all in memory.
-    """
-    most = min(limit // 2, _MOST_NBYTES)
-    if not len(decoded) or int(decoded.max()) <= most:
-        return
-    group = int(decoded.argmax())
-    rows = int(files.first[group + 1] - files.first[group])
-    fitting = max(1, int(rows * min(most, 64 << 20) / int(decoded[group])))
-    name = os.path.basename(files.paths[int(files.file[group])])
-    raise StoreError(
-        f"row group {int(files.number[group])} has {int(decoded[group])} bytes of images, and at "
-        f"most {most} can be read at once, because a row group is read as a whole: write the file "
-        f"again with smaller ones (pyarrow.parquet.write_table(pyarrow.parquet.read_table({name!r})"
-        f", 'smaller.parquet', row_group_size={fitting})), or pack it where there is more memory",
-        path=files.paths[int(files.file[group])],
-    )
-
-
 def _said(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
@@ -327,9 +306,29 @@ class ParquetStore(ColumnStore):
         self._read_schema(files.schema, self._options.column)
         files.image = self._image
         self._offset, self._stored, self._decoded = files.chunks(self._image)
-        check_group_sizes(files, self._decoded, self._groups.limit)
+        self._check_group_sizes()
         self._forget_sizes(len(self))
         weakref.finalize(self, lambda: _row_groups.of_process().drop(files))
+
+    def _check_group_sizes(self) -> None:
+        """Raise StoreError for a row group whose images need too much memory to be read."""
+        files, decoded = self._parquet, self._decoded
+        most = min(self._groups.limit // 2, _MOST_NBYTES)
+        if not len(decoded) or int(decoded.max()) <= most:
+            return
+        group = int(decoded.argmax())
+        rows = int(files.first[group + 1] - files.first[group])
+        fitting = max(1, int(rows * min(most, 64 << 20) / int(decoded[group])))
+        path = files.paths[int(files.file[group])]
+        name = os.path.basename(path)
+        raise StoreError(
+            f"row group {int(files.number[group])} has {int(decoded[group])} bytes of images, and "
+            f"at most {most} can be read at once, because a row group is read as a whole: write "
+            "the file again with smaller ones (pyarrow.parquet.write_table("
+            f"pyarrow.parquet.read_table({name!r}), 'smaller.parquet', row_group_size={fitting})), "
+            "or pack it where there is more memory",
+            path=path,
+        )
 
     # --- columns ----------------------------------------------------------------------------------
 

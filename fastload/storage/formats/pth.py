@@ -294,7 +294,6 @@ class _Pickler(pickle.Pickler):
 
 NAME = "pth"
 _ROOT = "archive"  # of the zip archive
-VERSION = 1
 _MAX_LISTED = 1 << 26  # numbers in lists
 _DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
 
@@ -314,18 +313,44 @@ def read_pth(path: str) -> Table:
             path=path,
         )
     axes = axes_of(images.shape, images.storage.dtype, path, str(name))
-    begin = file.begin(images)
-    offset, indirect = np.zeros(axes.count, np.int64), None
+    begin, count = file.begin(images), axes.count
+    offset, indirect = np.zeros(count, np.int64), None
     if _in_place(axes, images):
-        offset += begin + images.start + np.arange(axes.count, dtype=np.int64) * axes.nbytes
-    elif axes.count:
+        offset += begin + images.start + np.arange(count, dtype=np.int64) * axes.nbytes
+    elif count:
         indirect = Indirect(
             f"{os.path.basename(path)} has to be rearranged in Python, because its images do not "
             "lie as (height, width, 3): pack it again, or save "
             "images.contiguous(memory_format=torch.channels_last)",
             functools.partial(_read_images, path, axes, images, begin),
         )
-    return _table(file, content, axes, offset, indirect)
+    own = "fastload" in content
+    if own:  # torch can be told to write no checksums
+        file.check_content()
+    header = StoreHeader.read(
+        content.get("fastload"), NAME, PthWriter.version, path, content.__contains__
+    )
+
+    def get(name: str) -> np.ndarray | None:
+        value = content.get(name)
+        if isinstance(value, TensorRef):
+            array = file.array(value, check=own)
+            # Storages of torch have no uint32.
+            is_crc = name == "crc32c" and array.dtype == np.int64
+            return array.astype("<u4") if is_crc else array
+        return _numbers(value, count, path) if isinstance(value, (list, tuple)) else None
+
+    there = {name for name, value in content.items() if value is not None}
+    classes, keys = first_of(CLASSES, there), content.get("keys")
+    if keys is not None and not (isinstance(keys, list) and len(keys) == count):
+        raise StoreError(f"expected a list of {count} keys", path=path)
+    table = image_table(
+        path, get, functools.partial(_keys, path, count), header, present=there, axes=axes,
+        nbytes=constant(count, 0 if indirect else axes.nbytes, "<i8"),
+        format=NAME, files=[path], file=constant(count, 0, "<i4"), offset=offset, indirect=indirect,
+        classes=checked_classes(content[classes], path) if classes else [],
+    )  # fmt: skip
+    return dataclasses.replace(table, watch=file.mapped.watch)  # set once a column was mapped
 
 
 def _read_images(
@@ -361,41 +386,6 @@ def _content(file: PthFile) -> dict[str, Any]:
         else:
             flat[f"fields/{name}"] = value
     return flat
-
-
-def _table(
-    file: PthFile,
-    content: dict[str, Any],
-    axes: Axes,
-    offset: np.ndarray,
-    indirect: Indirect | None,
-) -> Table:
-    path, count = file.path, axes.count
-    own = "fastload" in content
-    if own:  # torch can be told to write no checksums
-        file.check_content()
-    header = StoreHeader.read(content.get("fastload"), NAME, VERSION, path, content.__contains__)
-
-    def get(name: str) -> np.ndarray | None:
-        value = content.get(name)
-        if isinstance(value, TensorRef):
-            array = file.array(value, check=own)
-            # Storages of torch have no uint32.
-            is_crc = name == "crc32c" and array.dtype == np.int64
-            return array.astype("<u4") if is_crc else array
-        return _numbers(value, count, path) if isinstance(value, (list, tuple)) else None
-
-    there = {name for name, value in content.items() if value is not None}
-    classes, keys = first_of(CLASSES, there), content.get("keys")
-    if keys is not None and not (isinstance(keys, list) and len(keys) == count):
-        raise StoreError(f"expected a list of {count} keys", path=path)
-    table = image_table(
-        path, get, functools.partial(_keys, path, count), header, present=there, axes=axes,
-        nbytes=constant(count, 0 if indirect else axes.nbytes, "<i8"),
-        format=NAME, files=[path], file=constant(count, 0, "<i4"), offset=offset, indirect=indirect,
-        classes=checked_classes(content[classes], path) if classes else [],
-    )  # fmt: skip
-    return dataclasses.replace(table, watch=file.mapped.watch)  # set once a column was mapped
 
 
 def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
@@ -443,7 +433,6 @@ class PthWriter(ArrayWriter):
     """Writes a .pth file, one storage after the other. See ``open_writer`` for the arguments."""
 
     format = NAME
-    version = VERSION
     read = staticmethod(read_pth)
 
     _file: Any = None

@@ -337,6 +337,7 @@ def _listed(path: str) -> dict[int, bytes]:
 
 
 _HEADERS = struct.Struct("<IfQQ")  # flag, label, id, id2
+_BLANKS = bytes.maketrans(b"\t\n\r", b"   ")  # in a key that is part of a line
 
 
 def read_recordio(path: str, need: Fetch | None = None) -> Table:
@@ -463,15 +464,10 @@ class RecordIOWriter(StreamWriter):
         rows = (labels if labels.ndim == 2 else labels[:, None]).tolist()
         keys = records.keys.take(np.arange(len(records)))
         lines = [
-            b"%d\t%s\t%s\n" % (number, "\t".join(map(str, row)).encode(), _one_line(key))
+            b"%d\t%s\t%s\n" % (number, "\t".join(map(str, row)).encode(), key.translate(_BLANKS))
             for number, row, key in zip(numbers, rows, keys)
         ]
         return {f"{stem}.idx": b"".join(index), f"{stem}.lst": b"".join(lines)}
-
-
-def _one_line(key: bytes) -> bytes:
-    """A key for one line: tabs and line breaks become blanks."""
-    return key.replace(b"\t", b" ").replace(b"\n", b" ").replace(b"\r", b" ")
 
 
 FORMAT = Format(

@@ -491,10 +491,8 @@ def _fields(batch: Batch) -> list[list[bytes]]:
     columns = []
     for name, values in batch.fields.items():
         feature = encode_text(name)
-        if isinstance(values, np.ndarray):
-            columns.append([_example.entry(feature, row) for row in values])
-        else:
-            columns.append([_example.entry(feature, bytes(value)) for value in values])
+        plain = values if isinstance(values, np.ndarray) else map(bytes, values)
+        columns.append([_example.entry(feature, value) for value in plain])
     return columns
 
 

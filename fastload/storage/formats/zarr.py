@@ -38,7 +38,6 @@ from ._blocks import (
 from ._image_table import IMAGES, Axes, StoreHeader, arrays_of, axes_of, first_of
 
 NAME = "zarr"
-VERSION = 1
 _MISSING = 2**64 - 1  # in the index of a shard: an inner chunk that is not stored
 _NAMES = {
     "|b1": "bool", "|i1": "int8", "|u1": "uint8", "<i2": "int16", "<u2": "uint16", "<i4": "int32",
@@ -65,7 +64,7 @@ def read_zarr(path: str) -> Table:
     def has(name: str) -> bool:
         return name in attributes or _is_array(path, name)
 
-    header = StoreHeader.read(attributes.get("fastload"), NAME, VERSION, path, has)
+    header = StoreHeader.read(attributes.get("fastload"), NAME, ZarrWriter.version, path, has)
     name = ""
     if root.get("node_type") != "array" and not os.path.exists(os.path.join(path, ".zarray")):
         there = {entry.name for entry in os.scandir(path) if entry.is_dir()}
@@ -283,7 +282,6 @@ class ZarrWriter(BlockArrayWriter):
     """Writes a Zarr v3 folder. See ``open_writer`` for the arguments."""
 
     format = NAME
-    version = VERSION
     read = staticmethod(read_zarr)
 
     def _block_path(self, number: int) -> str:
