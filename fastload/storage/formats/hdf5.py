@@ -419,20 +419,17 @@ class Hdf5Writer(ArrayWriter):
             self._at += sum(map(len, data))
             return
         self._check_room(sum(map(len, data)))
-        self._add_chunks(data)
+        with _as_os_errors():
+            new = np.frombuffer(b"".join(data), np.uint8).reshape(-1, *self._data.shape[1:])
+            at = len(self._data)
+            self._data.resize(at + len(new), axis=0)
+            self._data[at:] = new
 
     def _check_room(self, nbytes: int) -> None:
         """Raise OSError before the library finds the disk full, which ends it (HDF5 2.0)."""
         disk = os.statvfs(self._partial.folder)
         if disk.f_bavail * disk.f_frsize < nbytes + _SPARE_NBYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    @_as_os_errors()
-    def _add_chunks(self, data: Sequence[bytes | memoryview]) -> None:
-        new = np.frombuffer(b"".join(data), np.uint8).reshape(-1, *self._data.shape[1:])
-        at = len(self._data)
-        self._data.resize(at + len(new), axis=0)
-        self._data[at:] = new
 
     def _close(self, columns: Columns) -> str:
         raw = bool(self._raw)

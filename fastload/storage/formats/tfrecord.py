@@ -369,15 +369,12 @@ class _Scan:
             elif (single := self._single(column, _example.BYTES)).any() and bool(
                 (single | (self._found.count[:, column] == 0)).all()
             ):
-                fields[name] = field_column(name, self._bytes_or_nothing(column, single))
+                values = iter(self._bytes(column, np.flatnonzero(single)))
+                given = [next(values) if there else b"" for there in single.tolist()]
+                fields[name] = field_column(name, given)
             else:
                 left_out.append(feature.decode("utf-8", "replace"))
         return fields, left_out
-
-    def _bytes_or_nothing(self, column: int, there: np.ndarray) -> list[bytes]:
-        """The values of a feature of bytes; empty in records that are not ``there``."""
-        values = iter(self._bytes(column, np.flatnonzero(there)))
-        return [next(values) if has_value else b"" for has_value in there.tolist()]
 
 
 def _field_name(feature: bytes) -> str:
