@@ -167,30 +167,26 @@ def _bad(message: str, path: str, record: int, offset: int) -> StoreError:
 
 
 def headers(data: Mapped, places: Frames, path: str) -> np.ndarray:
-    """The header (``HEADER``) of each record, whose labels lie inside the data."""
-    out = np.zeros(len(places.offset), HEADER)
-    nbytes = places.nbytes.copy()
-    plain = np.ones(len(out), bool)
-    for record, parts in places.split.items():
-        whole = join(data, parts)
-        plain[record], nbytes[record] = False, len(whole)
-        if len(whole) >= HEADER.itemsize:
-            out[record] = np.frombuffer(whole, HEADER, 1)[0]
-    short = nbytes < HEADER.itemsize
-    plain &= ~short
-    if plain.any():
+    """The header (``HEADER``) of each record, whose labels lie inside its first piece."""
+    out, nbytes = np.zeros(len(places.offset), HEADER), places.nbytes
+    whole = nbytes >= HEADER.itemsize
+    if whole.any():
         bytes_ = np.frombuffer(data, np.uint8)
         rows = np.lib.stride_tricks.sliding_window_view(bytes_, HEADER.itemsize)
-        out[plain] = rows[places.offset[plain]].view(HEADER)[:, 0]
-    short |= HEADER.itemsize + 4 * out["flag"].astype(np.int64) > nbytes
-    wrong = np.flatnonzero(short)
+        out[whole] = rows[places.offset[whole]].view(HEADER)[:, 0]
+    wrong = np.flatnonzero(HEADER.itemsize + 4 * out["flag"].astype(np.int64) > nbytes)
     if len(wrong):
         record = int(wrong[0])
-        raise _bad(
+        what = (
             f"expected a header of {HEADER.itemsize} bytes and its labels in the record, found a "
-            f"record of {int(nbytes[record])} bytes",
-            path, record, int(places.frame[record]),
-        )  # fmt: skip
+            f"record of {int(nbytes[record])} bytes"
+        )
+        if record in places.split:
+            what = (
+                "expected the header and labels of a record in its first piece, found the magic "
+                "number of RecordIO among them"
+            )
+        raise _bad(what, path, record, int(places.frame[record]))
     return out
 
 
@@ -240,14 +236,6 @@ class _File:
             self.offset[record] = places.frame[record] + SPLIT
             whole = sum(nbytes for _, nbytes in pieces) + 4 * (len(pieces) - 1)
             self.nbytes[record] = whole - before[record]
-            if pieces[0][1] < before[record]:
-                raise StoreError(
-                    "expected the header and labels of a record in its first piece, found the "
-                    "magic number of RecordIO among them",
-                    path=path,
-                    record=record,
-                    offset=int(places.frame[record]),
-                )
 
 
 def pack_id2(kind: int, width: int, height: int) -> int:
