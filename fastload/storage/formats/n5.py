@@ -106,7 +106,7 @@ class N5Dataset(BlockedArray):
     """
 
     compression: str
-    zlib: bool
+    use_zlib: bool
 
     @classmethod
     def open(cls, root: str, name: str) -> N5Dataset | None:
@@ -136,7 +136,7 @@ class N5Dataset(BlockedArray):
             )
         return cls(
             folder=folder, shape=shape, dtype=np.dtype(numpy_dtype), rows=block[0], piece=block[0],
-            compression=str(compression.get("type")), zlib=bool(compression.get("useZlib")),
+            compression=str(compression.get("type")), use_zlib=bool(compression.get("useZlib")),
         )  # fmt: skip
 
     def path_of(self, number: int) -> str:
@@ -206,7 +206,7 @@ class N5Dataset(BlockedArray):
         if self.compression == "raw":
             return data
         unpackers: Mapping[str, Callable[[], Any]] = {
-            "gzip": lambda: zlib.decompressobj(15 if self.zlib else 31),
+            "gzip": lambda: zlib.decompressobj(15 if self.use_zlib else 31),
             "bzip2": bz2.BZ2Decompressor,
             "xz": lzma.LZMADecompressor,
         }
