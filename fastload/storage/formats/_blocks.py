@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import dataclasses
 import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -44,15 +45,6 @@ _MAX_JSON = 64 << 20
 _MAX_BLOCKS = 1 << 20  # that are looked at when a store is opened
 
 
-def images_per_file(sharding: Sharding, nbytes: int) -> int:
-    """How many images of ``nbytes`` bytes each a block holds."""
-    if sharding.shards is not None:
-        return max(1, -(-(sharding.total or 0) // sharding.shards))
-    if sharding.shard_nbytes is not None:
-        return max(1, sharding.shard_nbytes // nbytes)
-    return min(_BLOCK_IMAGES, max(1, _BLOCK_NBYTES // nbytes))
-
-
 class BlockArrayWriter(ArrayWriter):
     """Writes a folder whose images lie in blocks. See ``open_writer`` for the arguments.
 
@@ -79,7 +71,13 @@ class BlockArrayWriter(ArrayWriter):
     def _begin(self) -> None:
         width, height = self._size or (1, 1)
         self._shape = height, width, 3  # of an image
-        self._rows = images_per_file(self._sharding, width * height * 3)
+        nbytes, sharding = width * height * 3, self._sharding
+        if sharding.shards is not None:
+            self._rows = max(1, -(-(sharding.total or 0) // sharding.shards))
+        elif sharding.shard_nbytes is not None:
+            self._rows = max(1, sharding.shard_nbytes // nbytes)
+        else:
+            self._rows = min(_BLOCK_IMAGES, max(1, _BLOCK_NBYTES // nbytes))
         os.makedirs(os.path.join(self._partial.file("data"), "images"))
 
     def _write(self, data: Sequence[bytes | memoryview]) -> None:
@@ -185,23 +183,42 @@ Places: TypeAlias = tuple[np.ndarray, np.ndarray, Sequence[str]]
 """File and offset of each image, and the files."""
 
 
-class BlockedArray(Protocol):
-    """An array in files of so many rows each."""
+@dataclasses.dataclass(kw_only=True)
+class BlockedArray(abc.ABC):
+    """An array in files that divide only its first axis.
 
-    @property
-    def rows(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    def path_of(self, number: int) -> str: ...
+    Attributes:
+        folder: of the files.
+        rows: of a file.
+        piece: rows that lie in a file one after the other, where they are not packed.
+    """
 
+    folder: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    rows: int
+    piece: int
 
-def block_paths(images: BlockedArray, axes: Axes) -> list[str] | None:
-    """The files of all blocks; None if images do not lie there as they are."""
-    blocks = -(-images.shape[0] // images.rows)
-    if not axes.in_place or blocks > _MAX_BLOCKS:
-        return None
-    paths = [images.path_of(number) for number in range(blocks)]
-    return paths if all(map(os.path.exists, paths)) else None
+    @abc.abstractmethod
+    def path_of(self, number: int) -> str:
+        """The file ``number``."""
+
+    @abc.abstractmethod
+    def begins(self, paths: Sequence[str], axes: Axes) -> np.ndarray | None:
+        """int64: where each piece starts in its file; None if they do not lie there as they are."""
+
+    def places(self, axes: Axes) -> Places | None:
+        """Those of images; None if they do not lie in their files as they are."""
+        blocks = -(-axes.count // self.rows)
+        if not axes.in_place or blocks > _MAX_BLOCKS:
+            return None
+        paths = [self.path_of(number) for number in range(blocks)]
+        begins = self.begins(paths, axes) if all(map(os.path.exists, paths)) else None
+        if begins is None:
+            return None
+        numbers = np.arange(axes.count, dtype=np.int64)
+        offset = begins[numbers // self.piece] + numbers % self.piece * axes.nbytes
+        return (numbers // self.rows).astype(np.int32), offset, paths
 
 
 def folder_table(

@@ -26,7 +26,6 @@ from ... import _native
 
 Data = bytes | memoryview | mmap.mmap
 
-_SIGN = 1 << 63
 _ONE_BYTE = [bytes([value]) for value in range(128)]
 
 BYTES, FLOAT, INT64 = 1, 2, 3  # which list a feature is: its field number in Feature
@@ -137,7 +136,7 @@ def to_varint(value: int) -> bytes:
     """``value`` as a varint; negative ones as their 64-bit complement."""
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
-    value &= 2 * _SIGN - 1
+    value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 NAME = "hdf5"
-VERSION = 1
 COMPRESSIONS = get_args(Compression)
 _CACHE_NBYTES = 64 << 20  # of chunks, while a batch is read
 _MAPPED = 1 << 16  # bytes of a column that is mapped instead of read
@@ -91,7 +90,7 @@ def _layout(file: h5py.File, path: str) -> tuple[Table, Callable[[int], bytes]]:
     """The table of an open file, and what gives the bytes of a record through the library."""
     datasets, mapped = _datasets(file), MappedColumns(path)
     text = _array(datasets["fastload"], path).item() if "fastload" in datasets else None
-    header = StoreHeader.read(text, NAME, VERSION, path, datasets.__contains__)
+    header = StoreHeader.read(text, NAME, Hdf5Writer.version, path, datasets.__contains__)
     images = datasets.get(first_of(IMAGES, datasets) or "")
     pairs = images is None and {"bytes", "offsets"} <= datasets.keys()
     if not pairs and images is None:
@@ -370,7 +369,6 @@ class Hdf5Writer(ArrayWriter):
     """
 
     format = NAME
-    version = VERSION
     read = staticmethod(read_hdf5)
     only_raw: ClassVar[bool] = False
 
@@ -421,20 +419,17 @@ class Hdf5Writer(ArrayWriter):
             self._at += sum(map(len, data))
             return
         self._check_room(sum(map(len, data)))
-        self._add_chunks(data)
+        with _as_os_errors():
+            new = np.frombuffer(b"".join(data), np.uint8).reshape(-1, *self._data.shape[1:])
+            at = len(self._data)
+            self._data.resize(at + len(new), axis=0)
+            self._data[at:] = new
 
     def _check_room(self, nbytes: int) -> None:
         """Raise OSError before the library finds the disk full, which ends it (HDF5 2.0)."""
         disk = os.statvfs(self._partial.folder)
         if disk.f_bavail * disk.f_frsize < nbytes + _SPARE_NBYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    @_as_os_errors()
-    def _add_chunks(self, data: Sequence[bytes | memoryview]) -> None:
-        new = np.frombuffer(b"".join(data), np.uint8).reshape(-1, *self._data.shape[1:])
-        at = len(self._data)
-        self._data.resize(at + len(new), axis=0)
-        self._data[at:] = new
 
     def _close(self, columns: Columns) -> str:
         raw = bool(self._raw)

@@ -253,8 +253,7 @@ class LanceStore(ColumnStore):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        path = state.pop("path")
-        LanceStore.__init__(self, path, **state)
+        LanceStore.__init__(self, **state)
 
 
 FORMAT = Format(

@@ -8,13 +8,14 @@ images, which lie in it as (height, width, 3). Source: the N5 specification, ver
 from __future__ import annotations
 
 import bz2
+import dataclasses
 import functools
 import lzma
 import math
 import os
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,7 @@ from ..table import Indirect, Table, TableStore
 from ._array_writer import to_json
 from ._blocks import (
     BlockArrayWriter,
-    Places,
-    block_paths,
+    BlockedArray,
     check_stored,
     counts,
     folder_table,
@@ -39,7 +39,6 @@ from ._blocks import (
 from ._image_table import IMAGES, Axes, StoreHeader, arrays_of, axes_of, first_of, least_stored
 
 NAME = "n5"
-VERSION = 1
 _OF_DATASETS = {"dimensions", "blockSize", "dataType"}  # attributes that no group has
 _MAX_BLOCK = 1 << 31  # bytes of a block that is unpacked in memory
 _DTYPES = "i1 u1 i2 u2 i4 u4 i8 u8 f4 f8"
@@ -60,7 +59,7 @@ def read_n5(path: str) -> Table:
             os.path.join(path, *name.split("/"), "attributes.json")
         )
 
-    header = StoreHeader.read(attributes.get("fastload"), NAME, VERSION, path, has)
+    header = StoreHeader.read(attributes.get("fastload"), NAME, N5Writer.version, path, has)
     name = ""
     if "dimensions" not in attributes:
         there = {entry.name for entry in os.scandir(path) if entry.is_dir()}
@@ -83,7 +82,7 @@ def read_n5(path: str) -> Table:
         return None if dataset is None else dataset.read()
 
     return folder_table(
-        path, get, format=NAME, axes=axes, places=_places(images, axes), otherwise=otherwise,
+        path, get, format=NAME, axes=axes, places=images.places(axes), otherwise=otherwise,
         described=[os.path.join(images.folder, "attributes.json")],
         attributes=attributes, header=header,
     )  # fmt: skip
@@ -98,39 +97,26 @@ def _read_images(images: N5Dataset, axes: Axes, indices: np.ndarray) -> list[byt
     return [unpacked[index] for index in indices.tolist()]
 
 
-def _places(images: N5Dataset, axes: Axes) -> Places | None:
-    """None if images do not lie in their files as they are."""
-    paths = block_paths(images, axes)
-    if paths is None or images.compression != "raw":
-        return None
-    begins = np.zeros(len(paths), np.int64)
-    for number, path in enumerate(paths):
-        try:
-            with open(path, "rb", buffering=0, opener=open_regular) as block:
-                shape, begins[number] = images.head(block.read(128), path)
-        except OSError as error:
-            raise StoreError(f"the block cannot be read: {error.strerror}", path=path) from error
-        wanted = min(images.rows, axes.count - number * images.rows)
-        if shape[1:] != images.shape[1:] or shape[0] < wanted:
-            return None
-    numbers = np.arange(axes.count, dtype=np.int64)
-    file = (numbers // images.rows).astype(np.int32)
-    return file, begins[file] + numbers % images.rows * axes.nbytes, paths
-
-
-class N5Dataset:
+@dataclasses.dataclass(kw_only=True)
+class N5Dataset(BlockedArray):
     """One N5 dataset whose blocks divide only the last dimension.
 
-    Attributes:
-        shape: in NumPy's order, the last dimension of N5 first.
-        dtype: big-endian.
-        rows: of a block, along the first axis of ``shape``.
+    ``shape`` and ``rows`` are in NumPy's order, the last dimension of N5 first; ``dtype`` is
+    big-endian.
     """
 
-    def __init__(self, folder: str, attributes: Mapping[str, Any]) -> None:
+    compression: str
+    use_zlib: bool
+
+    @classmethod
+    def open(cls, root: str, name: str) -> N5Dataset | None:
+        """The dataset ``name`` of the folder ``root``; None for a group, or nothing."""
+        folder = os.path.join(root, name) if name else root
         where = os.path.join(folder, "attributes.json")
-        self.folder = folder
-        self.shape = counts(attributes.get("dimensions"), where)[::-1]
+        attributes = read_json(where) or {}
+        if not _OF_DATASETS & set(attributes):
+            return None
+        shape = counts(attributes.get("dimensions"), where)[::-1]
         block = counts(attributes.get("blockSize"), where)[::-1]
         dtypes = {name: dtype for dtype, name in _NAMES.items()}
         dtype, compression = attributes.get("dataType"), attributes.get("compression")
@@ -139,29 +125,39 @@ class N5Dataset:
         numpy_dtype = dtypes.get(dtype) if isinstance(dtype, str) else None
         if numpy_dtype is None or not isinstance(compression, dict) or 0 in block:
             raise StoreError("expected the attributes of an N5 dataset, found others", path=where)
-        if len(block) != len(self.shape) or any(
-            inside < whole for inside, whole in zip(block[1:], self.shape[1:])
+        if len(block) != len(shape) or any(
+            inside < whole for inside, whole in zip(block[1:], shape[1:])
         ):
             raise StoreError(
                 f"expected blocks of whole images, found blocks of {block} in an array of "
-                f"{self.shape}: write it again with a blockSize of {list(self.shape[:0:-1])} and a "
+                f"{shape}: write it again with a blockSize of {list(shape[:0:-1])} and a "
                 "number of images",
                 path=where,
             )
-        self.dtype = np.dtype(numpy_dtype)
-        self.rows = block[0]
-        self.compression = str(compression.get("type"))
-        self._zlib = bool(compression.get("useZlib"))
-
-    @classmethod
-    def open(cls, root: str, name: str) -> N5Dataset | None:
-        """The dataset ``name`` of the folder ``root``; None for a group, or nothing."""
-        folder = os.path.join(root, *name.split("/")) if name else root
-        attributes = read_json(os.path.join(folder, "attributes.json")) or {}
-        return cls(folder, attributes) if _OF_DATASETS & set(attributes) else None
+        return cls(
+            folder=folder, shape=shape, dtype=np.dtype(numpy_dtype), rows=block[0], piece=block[0],
+            compression=str(compression.get("type")), use_zlib=bool(compression.get("useZlib")),
+        )  # fmt: skip
 
     def path_of(self, number: int) -> str:
         return os.path.join(self.folder, *["0"] * (len(self.shape) - 1), str(number))
+
+    def begins(self, paths: Sequence[str], axes: Axes) -> np.ndarray | None:
+        if self.compression != "raw":
+            return None
+        begins = np.zeros(len(paths), np.int64)
+        for number, path in enumerate(paths):
+            try:
+                with open(path, "rb", buffering=0, opener=open_regular) as block:
+                    shape, begins[number] = self.head(block.read(128), path)
+            except OSError as error:
+                raise StoreError(
+                    f"the block cannot be read: {error.strerror}", path=path
+                ) from error
+            wanted = min(self.rows, axes.count - number * self.rows)
+            if shape[1:] != self.shape[1:] or shape[0] < wanted:
+                return None
+        return begins
 
     def head(self, data: bytes, path: str) -> tuple[tuple[int, ...], int]:
         """The shape of a block and where its numbers start, from its first bytes."""
@@ -209,19 +205,18 @@ class N5Dataset:
         """The ``nbytes`` bytes of a block; never unpacks more, however much it may hold."""
         if self.compression == "raw":
             return data
-        unpacker: Any
-        if self.compression == "gzip":
-            unpacker = zlib.decompressobj(15 if self._zlib else 31)
-        elif self.compression == "bzip2":
-            unpacker = bz2.BZ2Decompressor()
-        elif self.compression == "xz":
-            unpacker = lzma.LZMADecompressor()
-        else:
+        unpackers: Mapping[str, Callable[[], Any]] = {
+            "gzip": lambda: zlib.decompressobj(15 if self.use_zlib else 31),
+            "bzip2": bz2.BZ2Decompressor,
+            "xz": lzma.LZMADecompressor,
+        }
+        if self.compression not in unpackers:
             raise StoreError(
                 f"expected the compression raw, gzip, bzip2 or xz, found {self.compression}: write "
                 "it again with one of these",
                 path=self.folder,
             )
+        unpacker = unpackers[self.compression]()
         try:
             unpacked: bytes = unpacker.decompress(data, nbytes + 1)
         except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
@@ -254,7 +249,6 @@ class N5Writer(BlockArrayWriter):
     """Writes an N5 folder. See ``open_writer`` for the arguments."""
 
     format = NAME
-    version = VERSION
     read = staticmethod(read_n5)
 
     def _block_path(self, number: int) -> str:

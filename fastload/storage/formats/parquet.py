@@ -17,7 +17,7 @@ import math
 import os
 import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,8 +59,7 @@ class ParquetFiles:
             "pyarrow.parquet",
             f"{path!r} is a Parquet file; reading it needs pyarrow: {install('parquet')}",
         )
-        stamps = [self._stamp(file) for file in self.paths]
-        self._stamps = stamps
+        self._stamps = [self._stamp(file) for file in self.paths]
         self._footers = [self._footer(file) for file in self.paths]
         self.schema: pa.Schema = self._footers[0].schema.to_arrow_schema()
         for file, footer in zip(self.paths[1:], self._footers[1:]):
@@ -68,11 +67,7 @@ class ParquetFiles:
         counts = [footer.num_row_groups for footer in self._footers]
         self.file = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         self.number = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
-        rows = [
-            footer.row_group(number).num_rows
-            for footer, count in zip(self._footers, counts)
-            for number in range(count)
-        ]
+        rows = [group.num_rows for group in self._row_groups()]
         if any(count < 0 for count in rows) or sum(rows) > _MOST_ROWS:
             raise StoreError("a row group has an impossible number of rows", path=path)
         self.first = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)]).astype(np.int64)
@@ -123,6 +118,10 @@ class ParquetFiles:
                     f"{self.paths[0]!r} and as {other} in {file!r}"
                 )
 
+    def _row_groups(self) -> Iterator[Any]:
+        for file, number in zip(self.file.tolist(), self.number.tolist()):
+            yield self._footers[file].row_group(number)
+
     def leaves(self, name: str) -> list[int]:
         """The numbers of the Parquet columns that the column ``name`` consists of."""
         schema = self._footers[0].schema
@@ -139,8 +138,7 @@ class ParquetFiles:
         """
         table = np.zeros((3, len(self)), np.int64)
         leaves = self.leaves(name)
-        for at, (file, number) in enumerate(zip(self.file.tolist(), self.number.tolist())):
-            group = self._footers[file].row_group(number)
+        for at, group in enumerate(self._row_groups()):
             begin, end, decoded = math.inf, 0, 0
             for leaf in leaves:
                 chunk = group.column(leaf)
@@ -149,11 +147,12 @@ class ParquetFiles:
                 begin = min(begin, start)
                 end = max(end, start + chunk.total_compressed_size)
                 decoded += chunk.total_uncompressed_size
+            file = int(self.file[at])
             size = self._stamps[file][0] or end
             if not leaves or not 0 < begin <= end <= size or decoded < 0:
                 raise StoreError(
-                    f"the footer places row group {number} of the column {name!r} outside the "
-                    "file: it was truncated, or is damaged",
+                    f"the footer places row group {self.number[at]} of the column {name!r} outside "
+                    "the file: it was truncated, or is damaged",
                     path=self.paths[file],
                 )
             table[:, at] = begin, end - begin, decoded
@@ -161,15 +160,13 @@ class ParquetFiles:
 
     def has_nulls(self, name: str) -> bool | None:
         """Whether a column of numbers has nulls; None: the files do not say."""
-        total = 0
-        for file, number in zip(self.file.tolist(), self.number.tolist()):
-            group = self._footers[file].row_group(number)
-            for leaf in self.leaves(name):
-                statistics = group.column(leaf).statistics
-                if statistics is None or not statistics.has_null_count:
-                    return None
-                total += statistics.null_count
-        return total > 0
+        leaves = self.leaves(name)
+        statistics = [
+            group.column(leaf).statistics for group in self._row_groups() for leaf in leaves
+        ]
+        if any(each is None or not each.has_null_count for each in statistics):
+            return None
+        return bool(sum(each.null_count for each in statistics) > 0)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -267,27 +264,6 @@ class _FetchedFile(io.FileIO):
         return data
 
 
-def check_group_sizes(files: ParquetFiles, decoded: np.ndarray, limit: int) -> None:
-    """Raise StoreError for a row group whose images need too much memory to be read.
-
-    ``decoded``: int64 (groups,), bytes of the images of each; ``limit``: bytes of all in memory.
-    """
-    most = min(limit // 2, _MOST_NBYTES)
-    if not len(decoded) or int(decoded.max()) <= most:
-        return
-    group = int(decoded.argmax())
-    rows = int(files.first[group + 1] - files.first[group])
-    fitting = max(1, int(rows * min(most, 64 << 20) / int(decoded[group])))
-    name = os.path.basename(files.paths[int(files.file[group])])
-    raise StoreError(
-        f"row group {int(files.number[group])} has {int(decoded[group])} bytes of images, and at "
-        f"most {most} can be read at once, because a row group is read as a whole: write the file "
-        f"again with smaller ones (pyarrow.parquet.write_table(pyarrow.parquet.read_table({name!r})"
-        f", 'smaller.parquet', row_group_size={fitting})), or pack it where there is more memory",
-        path=files.paths[int(files.file[group])],
-    )
-
-
 def _said(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
@@ -324,16 +300,35 @@ class ParquetStore(ColumnStore):
     ) -> None:
         self._sources = [path] if isinstance(path, str) else list(path)
         self.path = ", ".join(self._sources)
-        self._fetch = fetch
         self._options = options
         paths = [file for path in self._sources for file in _files_of(path)]
-        files = self._parquet = ParquetFiles(self.path, paths, self._fetch)
+        files = self._parquet = ParquetFiles(self.path, paths, fetch)
         self._read_schema(files.schema, self._options.column)
         files.image = self._image
         self._offset, self._stored, self._decoded = files.chunks(self._image)
-        check_group_sizes(files, self._decoded, self._groups.limit)
+        self._check_group_sizes()
         self._forget_sizes(len(self))
         weakref.finalize(self, lambda: _row_groups.of_process().drop(files))
+
+    def _check_group_sizes(self) -> None:
+        """Raise StoreError for a row group whose images need too much memory to be read."""
+        files, decoded = self._parquet, self._decoded
+        most = min(self._groups.limit // 2, _MOST_NBYTES)
+        if not len(decoded) or int(decoded.max()) <= most:
+            return
+        group = int(decoded.argmax())
+        rows = int(files.first[group + 1] - files.first[group])
+        fitting = max(1, int(rows * min(most, 64 << 20) / int(decoded[group])))
+        path = files.paths[int(files.file[group])]
+        name = os.path.basename(path)
+        raise StoreError(
+            f"row group {int(files.number[group])} has {int(decoded[group])} bytes of images, and "
+            f"at most {most} can be read at once, because a row group is read as a whole: write "
+            "the file again with smaller ones (pyarrow.parquet.write_table("
+            f"pyarrow.parquet.read_table({name!r}), 'smaller.parquet', row_group_size={fitting})), "
+            "or pack it where there is more memory",
+            path=path,
+        )
 
     # --- columns ----------------------------------------------------------------------------------
 
@@ -439,7 +434,7 @@ class ParquetStore(ColumnStore):
         return chunk
 
     @contextlib.contextmanager
-    def _pinned(self, name: str, group: int) -> Any:
+    def _pinned(self, name: str, group: int) -> Iterator[ColumnChunk]:
         chunk = self._pin(name, group)
         try:
             yield chunk
@@ -469,7 +464,7 @@ class ParquetStore(ColumnStore):
             )
 
     def read_through(self, fetch: Fetch) -> None:
-        self._fetch = self._parquet.fetch = fetch
+        self._parquet.fetch = fetch
 
     def hint(self, *, windowed: bool) -> str | None:
         total, limit = int(self._decoded.sum()), self._groups.limit

@@ -25,7 +25,7 @@ import reprlib
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -82,16 +82,10 @@ class TensorRef:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        numbers = [self.start, *self.shape, *self.strides]
-        if len(self.shape) != len(self.strides) or len(self.shape) > 16:
-            shown = reprlib.repr(self.shape), reprlib.repr(self.strides)
-            raise ValueError(f"shape {shown[0]} and strides {shown[1]}")
-        if not all(type(number) is int and number >= 0 for number in numbers):
-            raise ValueError(f"no sizes: {reprlib.repr(numbers)}")
-        last = self.start + sum((n - 1) * s for n, s in zip(self.shape, self.strides))
-        if 0 not in self.shape and last >= self.storage.count:
-            raise ValueError(f"a tensor up to {last} in a storage of {self.storage.count}")
+    @property
+    def last(self) -> int:
+        """Where the last element lies; without elements, no place in the storage."""
+        return self.start + sum((n - 1) * s for n, s in zip(self.shape, self.strides))
 
 
 class PthFile:
@@ -110,61 +104,53 @@ class PthFile:
                 with zipfile.ZipFile(file) as archive:
                     self._entries = {info.filename: info for info in archive.infolist()}
             except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-                raise StoreError(
+                raise self._bad(
                     f"expected a zip archive as torch.save writes it, found another file ({error})"
-                    ": it was truncated, or saved by a torch before 1.6",
-                    path=path,
+                    ": it was truncated, or saved by a torch before 1.6"
                 ) from error
         roots = [name.rpartition("/")[0] for name in self._entries if name.endswith("/data.pkl")]
         if len(roots) != 1:
-            raise StoreError("expected one data.pkl, as torch.save writes it, in the zip archive",
-                             path=path)  # fmt: skip
+            raise self._bad("expected one data.pkl, as torch.save writes it, in the zip archive")
         self._root = roots[0]
         if f"{self._root}/byteorder" in self._entries:
             order = self._bytes("byteorder", 100)
             if order != b"little":
-                raise StoreError(f"expected little-endian numbers, found {order!r}", path=path)
+                raise self._bad(f"expected little-endian numbers, found {order!r}")
         pickled = self._bytes("data.pkl", _MAX_PICKLE)
         try:
             check_shape(pickled)
             self.content = _Unpickler(io.BytesIO(pickled), encoding="utf-8").load()
         except Exception as error:  # a damaged pickle may raise anything
-            raise StoreError(
-                f"expected tensors, texts, numbers and lists or dicts of them, found {error}",
-                path=path,
+            raise self._bad(
+                f"expected tensors, texts, numbers and lists or dicts of them, found {error}"
             ) from error
+
+    def _bad(self, message: str, offset: int | None = None) -> StoreError:
+        return StoreError(message, path=self.path, offset=offset)
 
     def place(self, name: str) -> tuple[int, int]:
         info = self._entries.get(f"{self._root}/{name}")
         if info is None:
-            raise StoreError(f"expected {name!r} in the zip archive, found none", path=self.path)
+            raise self._bad(f"expected {name!r} in the zip archive, found none")
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-            raise StoreError(f"{name!r} is compressed or encrypted: save it again with torch.save",
-                             path=self.path)  # fmt: skip
+            raise self._bad(f"{name!r} is compressed or encrypted: save it again with torch.save")
         with open(self.path, "rb", buffering=0, opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             # Negative if bytes were removed from the archive.
             head = os.pread(file.fileno(), _LOCAL.size, max(info.header_offset, 0))
+        outside = f"expected {name!r} inside a file of {size} bytes: the zip archive is damaged"
         if info.header_offset < 0 or len(head) != _LOCAL.size or not head.startswith(b"PK\3\4"):
-            raise self._outside(name, info.header_offset, size)
+            raise self._bad(outside, info.header_offset)
         *_, name_nbytes, extra_nbytes = _LOCAL.unpack(head)
         offset = info.header_offset + _LOCAL.size + name_nbytes + extra_nbytes
         if offset + info.file_size > size:
-            raise self._outside(name, offset, size)
+            raise self._bad(outside, offset)
         return offset, info.file_size
-
-    def _outside(self, name: str, offset: int, size: int) -> StoreError:
-        return StoreError(
-            f"expected {name!r} inside a file of {size} bytes: the zip archive is damaged",
-            path=self.path,
-            offset=offset,
-        )
 
     def _bytes(self, name: str, limit: int) -> bytes:
         offset, nbytes = self.place(name)
         if nbytes > limit:
-            raise StoreError(f"expected at most {limit} bytes in {name!r}, found {nbytes}",
-                             path=self.path)  # fmt: skip
+            raise self._bad(f"expected at most {limit} bytes in {name!r}, found {nbytes}")
         return self._read(offset, nbytes)
 
     def _read(self, offset: int, nbytes: int) -> bytes:
@@ -178,31 +164,26 @@ class PthFile:
         # Strides of 0 repeat elements, as for gray images with three channels, but not a million
         # times.
         if math.prod(tensor.shape) > 3 * storage.count + _FREE:
-            raise StoreError(
+            raise self._bad(
                 f"expected a tensor of the elements in data/{storage.key}, which are "
-                f"{storage.count}, found a shape of {tensor.shape}",
-                path=self.path,
+                f"{storage.count}, found a shape of {tensor.shape}"
             )
         offset, nbytes = self.place(f"data/{storage.key}")
         if nbytes != storage.count * storage.dtype.itemsize:
-            raise StoreError(
+            raise self._bad(
                 f"expected {storage.count} elements of {storage.dtype} in data/{storage.key}, "
-                f"found {nbytes} bytes",
-                path=self.path,
+                f"found {nbytes} bytes"
             )
         return offset
 
     def check(self, name: str, data: bytes | np.ndarray) -> None:
         """Compare ``data``, the content of an entry, with its checksum in the zip archive."""
-        if (
-            zlib.crc32(data if isinstance(data, bytes) else data.data)
-            != self._entries[f"{self._root}/{name}"].CRC
-        ):
-            raise StoreError(
+        crc = zlib.crc32(data if isinstance(data, bytes) else data.data)
+        if crc != self._entries[f"{self._root}/{name}"].CRC:
+            raise self._bad(
                 f"{name!r} changed since it was written: its CRC-32 does not match; copy it again "
                 "or pack it again",
-                path=self.path,
-                offset=self.place(name)[0],
+                self.place(name)[0],
             )
 
     def check_content(self) -> None:
@@ -223,7 +204,7 @@ class PthFile:
         try:
             return strided(data, tensor, tensor.start)
         except ValueError as error:
-            raise StoreError(f"no tensor: {error}", path=self.path) from error
+            raise self._bad(f"no tensor: {error}") from error
 
 
 def strided(data: bytes | np.ndarray, tensor: TensorRef, start: int) -> np.ndarray:
@@ -231,15 +212,12 @@ def strided(data: bytes | np.ndarray, tensor: TensorRef, start: int) -> np.ndarr
     itemsize = tensor.storage.dtype.itemsize
     if 0 in tensor.shape:
         return np.empty(tensor.shape, tensor.storage.dtype)
-    last = start + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides))
+    last = start + tensor.last - tensor.start
     if (last + 1) * itemsize > len(data):
         raise ValueError("the file was truncated")
+    strides = [stride * itemsize for stride in tensor.strides]
     view: np.ndarray = np.ndarray(
-        tensor.shape,
-        tensor.storage.dtype,
-        data,
-        start * itemsize,
-        [stride * itemsize for stride in tensor.strides],
+        tensor.shape, tensor.storage.dtype, data, start * itemsize, strides
     )
     return view
 
@@ -249,7 +227,16 @@ def _rebuild(
 ) -> TensorRef:
     if not isinstance(storage, StorageRef):
         raise ValueError("a tensor without a storage")
-    return TensorRef(storage, start, tuple(shape), tuple(strides))
+    tensor = TensorRef(storage, start, tuple(shape), tuple(strides))
+    numbers = [tensor.start, *tensor.shape, *tensor.strides]
+    if len(tensor.shape) != len(tensor.strides) or len(tensor.shape) > 16:
+        shown = reprlib.repr(tensor.shape), reprlib.repr(tensor.strides)
+        raise ValueError(f"shape {shown[0]} and strides {shown[1]}")
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError(f"no sizes: {reprlib.repr(numbers)}")
+    if 0 not in tensor.shape and tensor.last >= storage.count:
+        raise ValueError(f"a tensor up to {tensor.last} in a storage of {storage.count}")
+    return tensor
 
 
 def _encode(text: object, encoding: object) -> bytes:
@@ -284,41 +271,29 @@ class _Unpickler(pickle.Unpickler):
         return StorageRef(dtype, key, count)
 
 
-@dataclasses.dataclass(frozen=True)
-class _SavedStorage:
-    reference: tuple[object, ...]
+class _Pickler(pickle.Pickler):
+    """Pickles a ``TensorRef`` as torch.save pickles a tensor."""
 
+    def persistent_id(self, value: object) -> tuple[object, ...] | None:
+        if not isinstance(value, StorageRef):
+            return None
+        import torch
 
-@dataclasses.dataclass(frozen=True)
-class _SavedTensor:
-    arguments: tuple[object, ...]
+        kind = next(name for name, stored in _STORAGES.items() if np.dtype(stored) == value.dtype)
+        return "storage", getattr(torch, kind), value.key, "cpu", value.count
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+    def reducer_override(self, value: object) -> Any:
+        if not isinstance(value, TensorRef):
+            return NotImplemented
         import torch
 
         hooks: collections.OrderedDict[object, object] = collections.OrderedDict()
-        return torch._utils._rebuild_tensor_v2, (*self.arguments, False, hooks)
-
-
-def _saved(
-    key: int, dtype: np.dtype[Any], count: int, shape: Sequence[int], strides: Sequence[int]
-) -> _SavedTensor:
-    """The object to put into the content for a tensor over a storage of ``count`` elements."""
-    import torch
-
-    kind = next(name for name, stored in _STORAGES.items() if np.dtype(stored) == dtype)
-    storage = _SavedStorage(("storage", getattr(torch, kind), str(key), "cpu", count))
-    return _SavedTensor((storage, 0, tuple(shape), tuple(strides)))
-
-
-class _Pickler(pickle.Pickler):
-    def persistent_id(self, value: object) -> tuple[object, ...] | None:
-        return value.reference if isinstance(value, _SavedStorage) else None
+        arguments = value.storage, value.start, value.shape, value.strides, False, hooks
+        return torch._utils._rebuild_tensor_v2, arguments
 
 
 NAME = "pth"
 _ROOT = "archive"  # of the zip archive
-VERSION = 1
 _MAX_LISTED = 1 << 26  # numbers in lists
 _DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
 
@@ -338,18 +313,44 @@ def read_pth(path: str) -> Table:
             path=path,
         )
     axes = axes_of(images.shape, images.storage.dtype, path, str(name))
-    begin = file.begin(images)
-    offset, indirect = np.zeros(axes.count, np.int64), None
+    begin, count = file.begin(images), axes.count
+    offset, indirect = np.zeros(count, np.int64), None
     if _in_place(axes, images):
-        offset += begin + images.start + np.arange(axes.count, dtype=np.int64) * axes.nbytes
-    elif axes.count:
+        offset += begin + images.start + np.arange(count, dtype=np.int64) * axes.nbytes
+    elif count:
         indirect = Indirect(
             f"{os.path.basename(path)} has to be rearranged in Python, because its images do not "
             "lie as (height, width, 3): pack it again, or save "
             "images.contiguous(memory_format=torch.channels_last)",
             functools.partial(_read_images, path, axes, images, begin),
         )
-    return _table(file, content, axes, offset, indirect)
+    own = "fastload" in content
+    if own:  # torch can be told to write no checksums
+        file.check_content()
+    header = StoreHeader.read(
+        content.get("fastload"), NAME, PthWriter.version, path, content.__contains__
+    )
+
+    def get(name: str) -> np.ndarray | None:
+        value = content.get(name)
+        if isinstance(value, TensorRef):
+            array = file.array(value, check=own)
+            # Storages of torch have no uint32.
+            is_crc = name == "crc32c" and array.dtype == np.int64
+            return array.astype("<u4") if is_crc else array
+        return _numbers(value, count, path) if isinstance(value, (list, tuple)) else None
+
+    there = {name for name, value in content.items() if value is not None}
+    classes, keys = first_of(CLASSES, there), content.get("keys")
+    if keys is not None and not (isinstance(keys, list) and len(keys) == count):
+        raise StoreError(f"expected a list of {count} keys", path=path)
+    table = image_table(
+        path, get, functools.partial(_keys, path, count), header, present=there, axes=axes,
+        nbytes=constant(count, 0 if indirect else axes.nbytes, "<i8"),
+        format=NAME, files=[path], file=constant(count, 0, "<i4"), offset=offset, indirect=indirect,
+        classes=checked_classes(content[classes], path) if classes else [],
+    )  # fmt: skip
+    return dataclasses.replace(table, watch=file.mapped.watch)  # set once a column was mapped
 
 
 def _read_images(
@@ -357,11 +358,10 @@ def _read_images(
 ) -> list[bytes]:
     """Images that lie in another order, rearranged."""
     item = TensorRef(images.storage, 0, images.shape[1:], images.strides[1:])
-    nbytes = 1 + sum((n - 1) * s for n, s in zip(item.shape, item.strides))
     spans = Spans(
         file=np.zeros(len(indices), np.int32),
         offset=begin + images.start + indices * images.strides[0],
-        nbytes=np.full(len(indices), nbytes),
+        nbytes=np.full(len(indices), 1 + item.last),
     )
     records = read_places([path], indices, spans)
     return [axes.rgb(strided(data, item, 0)) for data in records]
@@ -386,41 +386,6 @@ def _content(file: PthFile) -> dict[str, Any]:
         else:
             flat[f"fields/{name}"] = value
     return flat
-
-
-def _table(
-    file: PthFile,
-    content: dict[str, Any],
-    axes: Axes,
-    offset: np.ndarray,
-    indirect: Indirect | None,
-) -> Table:
-    path, count = file.path, axes.count
-    own = "fastload" in content
-    if own:  # torch can be told to write no checksums
-        file.check_content()
-    header = StoreHeader.read(content.get("fastload"), NAME, VERSION, path, content.__contains__)
-
-    def get(name: str) -> np.ndarray | None:
-        value = content.get(name)
-        if isinstance(value, TensorRef):
-            array = file.array(value, check=own)
-            # Storages of torch have no uint32.
-            is_crc = name == "crc32c" and array.dtype == np.int64
-            return array.astype("<u4") if is_crc else array
-        return _numbers(value, count, path) if isinstance(value, (list, tuple)) else None
-
-    there = {name for name, value in content.items() if value is not None}
-    classes, keys = first_of(CLASSES, there), content.get("keys")
-    if keys is not None and not (isinstance(keys, list) and len(keys) == count):
-        raise StoreError(f"expected a list of {count} keys", path=path)
-    table = image_table(
-        path, get, functools.partial(_keys, path, count), header, present=there, axes=axes,
-        nbytes=constant(count, 0 if indirect else axes.nbytes, "<i8"),
-        format=NAME, files=[path], file=constant(count, 0, "<i4"), offset=offset, indirect=indirect,
-        classes=checked_classes(content[classes], path) if classes else [],
-    )  # fmt: skip
-    return dataclasses.replace(table, watch=file.mapped.watch)  # set once a column was mapped
 
 
 def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
@@ -468,7 +433,6 @@ class PthWriter(ArrayWriter):
     """Writes a .pth file, one storage after the other. See ``open_writer`` for the arguments."""
 
     format = NAME
-    version = VERSION
     read = staticmethod(read_pth)
 
     _file: Any = None
@@ -497,13 +461,14 @@ class PthWriter(ArrayWriter):
         for item in data:
             self._images.write(item)
 
-    def _tensor(self, array: np.ndarray) -> _SavedTensor:
-        """Write ``array`` as a storage; returns the object to put into the content."""
+    def _tensor(self, array: np.ndarray) -> TensorRef:
+        """Write ``array`` as a storage."""
         array = np.ascontiguousarray(array)
         with self._storage() as stream:
             stream.write(array.reshape(-1).view(np.uint8).data)
-        strides = [stride // array.dtype.itemsize for stride in array.strides]
-        return _saved(self._storages - 1, array.dtype, array.size, array.shape, strides)
+        strides = tuple(stride // array.dtype.itemsize for stride in array.strides)
+        storage = StorageRef(array.dtype, str(self._storages - 1), array.size)
+        return TensorRef(storage, 0, array.shape, strides)
 
     def _close(self, columns: Columns) -> str:
         if self._file is None:
@@ -511,20 +476,18 @@ class PthWriter(ArrayWriter):
         self._images.close()
         width, height = self._size or (1, 1)
         count, nbytes = len(columns), width * height * 3
+        storage = StorageRef(np.dtype("|u1"), "0", count * nbytes)
         strides = nbytes, 1, width * 3, 3
-        images = _saved(0, np.dtype("|u1"), count * nbytes, (count, 3, height, width), strides)
+        images = TensorRef(storage, 0, (count, 3, height, width), strides)
         arrays = arrays_of(columns, dtypes=_DTYPES, raw=True)
         arrays["crc32c"] = columns.crc32c.astype("<i8")  # storages of torch have no uint32
         content: dict[str, Any] = {"images": images, "fields": {}}
         for name, array in arrays.items():
-            outer, _, inner = name.partition("/")
+            *groups, last = name.split("/", 2)
             target = content
-            if inner:
-                outer, _, part = inner.partition("/")
-                target = content["fields"]
-                if part:
-                    target, outer = target.setdefault(outer, {}), part
-            target[outer] = self._tensor(array)
+            for group in groups:
+                target = target.setdefault(group, {})
+            target[last] = self._tensor(array)
         header = to_json(self.header(["images", "classes", "keys", *arrays])).decode("ascii")
         content |= {"classes": self._classes, "keys": columns.all_keys(), "fastload": header}
         pickled = io.BytesIO()

@@ -167,30 +167,26 @@ def _bad(message: str, path: str, record: int, offset: int) -> StoreError:
 
 
 def headers(data: Mapped, places: Frames, path: str) -> np.ndarray:
-    """The header (``HEADER``) of each record, whose labels lie inside the data."""
-    out = np.zeros(len(places.offset), HEADER)
-    nbytes = places.nbytes.copy()
-    plain = np.ones(len(out), bool)
-    for record, parts in places.split.items():
-        whole = join(data, parts)
-        plain[record], nbytes[record] = False, len(whole)
-        if len(whole) >= HEADER.itemsize:
-            out[record] = np.frombuffer(whole, HEADER, 1)[0]
-    short = nbytes < HEADER.itemsize
-    plain &= ~short
-    if plain.any():
+    """The header (``HEADER``) of each record, whose labels lie inside its first piece."""
+    out, nbytes = np.zeros(len(places.offset), HEADER), places.nbytes
+    whole = nbytes >= HEADER.itemsize
+    if whole.any():
         bytes_ = np.frombuffer(data, np.uint8)
         rows = np.lib.stride_tricks.sliding_window_view(bytes_, HEADER.itemsize)
-        out[plain] = rows[places.offset[plain]].view(HEADER)[:, 0]
-    short |= HEADER.itemsize + 4 * out["flag"].astype(np.int64) > nbytes
-    wrong = np.flatnonzero(short)
+        out[whole] = rows[places.offset[whole]].view(HEADER)[:, 0]
+    wrong = np.flatnonzero(HEADER.itemsize + 4 * out["flag"].astype(np.int64) > nbytes)
     if len(wrong):
         record = int(wrong[0])
-        raise _bad(
+        what = (
             f"expected a header of {HEADER.itemsize} bytes and its labels in the record, found a "
-            f"record of {int(nbytes[record])} bytes",
-            path, record, int(places.frame[record]),
-        )  # fmt: skip
+            f"record of {int(nbytes[record])} bytes"
+        )
+        if record in places.split:
+            what = (
+                "expected the header and labels of a record in its first piece, found the magic "
+                "number of RecordIO among them"
+            )
+        raise _bad(what, path, record, int(places.frame[record]))
     return out
 
 
@@ -207,10 +203,10 @@ def scan(files: Sequence[str]) -> Table:
     The offset of a record in several pieces is where it starts, plus ``SPLIT``.
     """
     data = MappedFiles(files)
-    walked = [_File(path, data, number) for number, path in enumerate(files)]
+    walked = [_File(path, data[number]) for number, path in enumerate(files)]
     counts = [len(file.header) for file in walked]
     header = np.concatenate([file.header for file in walked])
-    labels, ragged = _labels(walked, header)
+    labels, ragged = _labels(walked, header, data)
     kinds, sizes = unpack_id2(header["id2"])
     return Table(
         format=NAME,
@@ -228,11 +224,10 @@ def scan(files: Sequence[str]) -> Table:
 
 
 class _File:
-    def __init__(self, path: str, files: MappedFiles, number: int) -> None:
+    def __init__(self, path: str, data: Mapped) -> None:
         self.path = path
-        self._files, self._number = files, number
-        places = frames(self.data, path)
-        self.header = headers(self.data, places, path)
+        places = frames(data, path)
+        self.header = headers(data, places, path)
         before = HEADER.itemsize + 4 * self.header["flag"].astype(np.int64)
         self.labels = places.offset + HEADER.itemsize
         self.offset = places.offset + before
@@ -241,18 +236,6 @@ class _File:
             self.offset[record] = places.frame[record] + SPLIT
             whole = sum(nbytes for _, nbytes in pieces) + 4 * (len(pieces) - 1)
             self.nbytes[record] = whole - before[record]
-            if pieces[0][1] < before[record]:
-                raise StoreError(
-                    "expected the header and labels of a record in its first piece, found the "
-                    "magic number of RecordIO among them",
-                    path=path,
-                    record=record,
-                    offset=int(places.frame[record]),
-                )
-
-    @property
-    def data(self) -> Mapped:
-        return self._files[self._number]
 
 
 def pack_id2(kind: int, width: int, height: int) -> int:
@@ -279,7 +262,7 @@ def unpack_id2(id2: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _labels(
-    files: Sequence[_File], header: np.ndarray
+    files: Sequence[_File], header: np.ndarray, data: MappedFiles
 ) -> tuple[np.ndarray | None, dict[str, FieldColumn]]:
     """The labels; a field "labels" instead if records have different numbers of them."""
     flag = header["flag"]
@@ -287,22 +270,23 @@ def _labels(
         return _exact(header["label"]), {}
     if bool((flag == flag[0]).all()):
         width = int(flag[0])
-        return _exact(np.concatenate([_vectors(file, width) for file in files])), {}
+        vectors = [_vectors(data[number], file.labels, width) for number, file in enumerate(files)]
+        return _exact(np.concatenate(vectors)), {}
     rows = []
-    for file in files:
+    for number, file in enumerate(files):
         for at, width, label in zip(
             file.labels.tolist(), file.header["flag"].tolist(), file.header["label"].tolist()
         ):
-            several = np.frombuffer(file.data[at : at + 4 * width], "<f4").tolist()
+            several = np.frombuffer(data[number][at : at + 4 * width], "<f4").tolist()
             rows.append(json.dumps(several if width else [label]).encode())
     return None, {"labels": field_column("labels", rows, "json")}
 
 
-def _vectors(file: _File, width: int) -> np.ndarray:
-    if not len(file.labels):
+def _vectors(data: Mapped, at: np.ndarray, width: int) -> np.ndarray:
+    if not len(at):
         return np.empty((0, width), np.float32)
-    rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(file.data, np.uint8), 4 * width)
-    return np.ascontiguousarray(rows[file.labels]).view("<f4")
+    rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), 4 * width)
+    return np.ascontiguousarray(rows[at]).view("<f4")
 
 
 def _exact(labels: np.ndarray) -> np.ndarray:
@@ -341,6 +325,7 @@ def _listed(path: str) -> dict[int, bytes]:
 
 
 _HEADERS = struct.Struct("<IfQQ")  # flag, label, id, id2
+_BLANKS = bytes.maketrans(b"\t\n\r", b"   ")  # in a key that is part of a line
 
 
 def read_recordio(path: str, need: Fetch | None = None) -> Table:
@@ -467,15 +452,10 @@ class RecordIOWriter(StreamWriter):
         rows = (labels if labels.ndim == 2 else labels[:, None]).tolist()
         keys = records.keys.take(np.arange(len(records)))
         lines = [
-            b"%d\t%s\t%s\n" % (number, "\t".join(map(str, row)).encode(), _one_line(key))
+            b"%d\t%s\t%s\n" % (number, "\t".join(map(str, row)).encode(), key.translate(_BLANKS))
             for number, row, key in zip(numbers, rows, keys)
         ]
         return {f"{stem}.idx": b"".join(index), f"{stem}.lst": b"".join(lines)}
-
-
-def _one_line(key: bytes) -> bytes:
-    """A key for one line: tabs and line breaks become blanks."""
-    return key.replace(b"\t", b" ").replace(b"\n", b" ").replace(b"\r", b" ")
 
 
 FORMAT = Format(

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import _native
 from ...errors import StoreError, UsageError
 from .._fields import (
     RESERVED,
@@ -77,8 +78,6 @@ class Members:
 
 def members(data: Mapped, path: str) -> Members:
     """The members of a whole archive."""
-    from ... import _native
-
     core = _native.required("a tar archive without a sidecar needs the native core")
     at, why, name, *parts = core.tar_members(data)
     if why:
@@ -99,8 +98,6 @@ def members(data: Mapped, path: str) -> Members:
 
 def check(data: Mapped, begin: int, end: int) -> tuple[int, list[tuple[int, str]]]:
     """As ``Framing.check``, of the headers from ``begin`` on; the first damaged one ends it."""
-    from ... import _native
-
     stop = min(len(data), end + -end % BLOCK)
     core = _native.load()
     if core is None:
@@ -169,8 +166,6 @@ _MAX_DIGITS = 20  # of a label
 
 _FIELD_KINDS = {b"json": "json", b"txt": "text", b"cls": "text"}
 
-_Places = tuple[np.ndarray, np.ndarray, np.ndarray]  # file, offset, nbytes
-
 
 def scan(files: Sequence[str]) -> Table:
     """The table of archives; members that are neither image nor label are fields."""
@@ -183,21 +178,21 @@ class MemberStrings(Strings):
     Where a length is -1, the sample has no such member, and ``nothing`` is its value.
     """
 
-    def __init__(self, files: Sequence[str], places: _Places, nothing: bytes) -> None:
-        self._files, self._places, self._nothing = files, places, nothing
+    def __init__(self, files: Sequence[str], spans: Spans, nothing: bytes) -> None:
+        self._files, self._spans, self._nothing = files, spans, nothing
 
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
         values = [self._nothing] * len(indices)
-        file, offset, nbytes = (place[indices] for place in self._places)
-        order = np.argsort(file, kind="stable")  # one archive after the other
-        there = order[nbytes[order] >= 0]
-        spans = part_of(Spans(file=file, offset=offset, nbytes=nbytes), there)
-        for at, value in zip(there.tolist(), read_places(self._files, indices[there], spans)):
+        spans = part_of(self._spans, indices)
+        order = np.argsort(spans.file, kind="stable")  # one archive after the other
+        there = order[spans.nbytes[order] >= 0]
+        found = read_places(self._files, indices[there], part_of(spans, there))
+        for at, value in zip(there.tolist(), found):
             values[at] = value
         return values
 
     def whole(self) -> Blobs:
-        return Blobs.of(self.take(np.arange(len(self._places[0]))))
+        return Blobs.of(self.take(np.arange(len(self._spans.file))))
 
     def check(self, count: int, name: str, path: str | None) -> None:
         """The archives were checked when they were scanned."""
@@ -248,14 +243,14 @@ class _Scan:
             sample_fields=shown,
         )
 
-    def _fields(self, extras: Mapping[bytes, _Places]) -> Iterator[tuple[str, FieldColumn]]:
-        for ending, places in extras.items():
+    def _fields(self, extras: Mapping[bytes, Spans]) -> Iterator[tuple[str, FieldColumn]]:
+        for ending, spans in extras.items():
             name = ending.decode("utf-8", "replace")
             name = f"member.{name}" if name in RESERVED else name
             kind = _FIELD_KINDS.get(ending.rsplit(b".", 1)[-1], "bytes")
             if 0 < len(name) <= 100 and name.isprintable():
                 nothing = b"null" if kind == "json" else b""
-                strings = MemberStrings(self._files, places, nothing)
+                strings = MemberStrings(self._files, spans, nothing)
                 yield name, FieldColumn(Field(name, kind), strings)
 
     def _with(self, extension: bytes) -> np.ndarray:
@@ -300,14 +295,8 @@ class _Scan:
         return Blobs.of([name[:stem] for name, stem in zip(names, self._stem[images].tolist())])
 
     def _read(self, chosen: np.ndarray) -> list[bytes]:
-        return [
-            bytes(self._data[file][at : at + nbytes])
-            for file, at, nbytes in zip(
-                self._file[chosen].tolist(),
-                self._offset[chosen].tolist(),
-                self._nbytes[chosen].tolist(),
-            )
-        ]
+        places = (column[chosen].tolist() for column in (self._file, self._offset, self._nbytes))
+        return [bytes(self._data[file][at : at + n]) for file, at, n in zip(*places, strict=True)]
 
     def _class_labels(self) -> np.ndarray | None:
         chosen = self._with(_LABEL)
@@ -340,7 +329,7 @@ class _Scan:
             return [], None
         return classes, labels.reshape(-1).astype(np.int64)
 
-    def _others(self, images: np.ndarray, used: set[bytes]) -> dict[bytes, _Places]:
+    def _others(self, images: np.ndarray, used: set[bytes]) -> dict[bytes, Spans]:
         """The members that are neither image nor label, by their extensions."""
         is_image = np.zeros(len(self._extension), bool)
         is_image[images] = True
@@ -359,12 +348,14 @@ class _Scan:
                     record=int(samples[twice[0]]),
                     offset=int(self._offset[member]),
                 )
-            file = np.zeros(self._count, np.int32)
-            offset = np.zeros(self._count, np.int64)
-            nbytes = np.full(self._count, -1, np.int64)
-            file[samples], offset[samples] = self._file[chosen], self._offset[chosen]
-            nbytes[samples] = self._nbytes[chosen]
-            extras[extension] = file, offset, nbytes
+            spans = Spans(
+                file=np.zeros(self._count, np.int32),
+                offset=np.zeros(self._count, np.int64),
+                nbytes=np.full(self._count, -1, np.int64),
+            )
+            spans.file[samples], spans.offset[samples] = self._file[chosen], self._offset[chosen]
+            spans.nbytes[samples] = self._nbytes[chosen]
+            extras[extension] = spans
         return extras
 
     def _kinds(self, images: np.ndarray) -> np.ndarray:
@@ -449,7 +440,8 @@ class TarWriter(StreamWriter):
         before, after = [], []
         labels = None if batch.labels is None else label_column(batch.labels).tolist()
         kinds, sizes = batch.kinds.tolist(), batch.sizes.tolist()
-        ending = self._ending(batch)
+        # The extension of the store's first key; keys with another one get an index.
+        ending = self.first_key(batch).rpartition(b"/")[2].partition(b".")[2]
         for i, (data, key) in enumerate(zip(batch.data, batch.keys)):
             name, described = _stem(encode_text(key), ending, first + i)
             facts: dict[str, Any] = {} if described else {"key": key}
@@ -479,11 +471,6 @@ class TarWriter(StreamWriter):
             before.append(b"".join(parts))
             after.append(bytes(-len(data) % BLOCK))
         return before, after
-
-    def _ending(self, batch: Batch) -> bytes:
-        """The extension of the store's first key; keys with another one get an index."""
-        key = self.first_key(batch)
-        return key[key.rfind(b"/") + 1 :].partition(b".")[2]
 
 
 def _decoded(field: Field, value: bytes, key: str) -> object:

@@ -156,79 +156,57 @@ def _check_lengths(data: Mapped, begin: np.ndarray, first: int, path: str) -> No
 
 def scan(files: Sequence[str]) -> Table:
     """The table of TFRecord files, read from start to end."""
-    data = MappedFiles(files)
-    parts = [_File(path, data, number) for number, path in enumerate(files)]
-    names = _names(parts)
-    # Allocated as a whole, because joining parts would take a third of the time.
-    features, first = _example.FeaturePlaces.none(sum(map(len, parts)), len(names)), 0
-    for file in parts:
-        file.find(names, features.rows(slice(first, first + len(file))))
-        first += len(file)
-    return _Scan(parts, names, features).table()
+    return _Scan(files).table()
 
 
-class _File:
-    def __init__(self, path: str, files: MappedFiles, number: int) -> None:
-        self.path = path
-        self._files, self._number = files, number
-        self.begin, self.length = frames(self.data, path)
-
-    @property
-    def data(self) -> Mapped:
-        return self._files[self._number]
-
-    def __len__(self) -> int:
-        return len(self.begin)
-
-    def names(self) -> list[bytes]:
-        broken, names = _example.names(self.data, self.begin[:_SAMPLED], self.length[:_SAMPLED])
-        if broken >= 0:
-            raise self._broken(broken)
-        return names
-
-    def find(self, names: Sequence[bytes], found: _example.FeaturePlaces) -> None:
-        for first in range(0, len(self), _CHUNK):
-            chunk = slice(first, first + _CHUNK)
-            begin, length = self.begin[chunk], self.length[chunk]
-            broken = _example.find(self.data, begin, length, names, found.rows(chunk))
-            if broken >= 0:
-                raise self._broken(first + broken)
-
-    def _broken(self, row: int) -> StoreError:
-        return StoreError(
-            "expected a tf.train.Example, found other bytes: the record is damaged, or holds "
-            "something else",
-            path=self.path,
-            record=row,
-            offset=int(self.begin[row]),
-        )
-
-
-def _names(files: Sequence[_File]) -> list[bytes]:
-    names: dict[bytes, None] = {}
-    for file in files:
-        names |= dict.fromkeys(file.names())
-    if len(names) > _MAX_FEATURES:
-        raise StoreError(
-            f"expected examples of at most {_MAX_FEATURES} features, found {len(names)}",
-            path=files[0].path,
-        )
-    return list(names)
+_BROKEN = (
+    "expected a tf.train.Example, found other bytes: the record is damaged, or holds something else"
+)
 
 
 class _Scan:
-    """The columns that the features of all files make."""
+    """The examples of ``files``, in order, and the columns that their features make."""
 
-    def __init__(
-        self, parts: Sequence[_File], names: Sequence[bytes], found: _example.FeaturePlaces
-    ) -> None:
-        self._parts = parts
-        self._names = names
-        self._found = found
-        counts = [len(file) for file in parts]
-        self._file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
-        self._first = np.cumsum(counts) - counts  # number of each file's first record
+    def __init__(self, files: Sequence[str]) -> None:
+        self._files = list(files)
+        self._data = MappedFiles(files)
+        parts = [frames(self._data[number], path) for number, path in enumerate(files)]
+        self._begin, self._length = map(np.concatenate, zip(*parts))
+        counts = [len(begin) for begin, _ in parts]
+        self._file = np.repeat(np.arange(len(files), dtype=np.int32), counts)
+        ends = np.cumsum(counts).tolist()
+        self._rows = [slice(end - count, end) for end, count in zip(ends, counts)]  # of each file
+        self._names = self._feature_names()
+        self._found = self._find()
         self._used = set(_KNOWN)  # what becomes no field
+
+    def _feature_names(self) -> list[bytes]:
+        names: dict[bytes, None] = {}
+        for file, rows in enumerate(self._rows):
+            some = slice(rows.start, min(rows.start + _SAMPLED, rows.stop))
+            data, begin, length = self._data[file], self._begin[some], self._length[some]
+            broken, found = _example.names(data, begin, length)
+            if broken >= 0:
+                raise self._error(some.start + broken, _BROKEN, rows.start)
+            names |= dict.fromkeys(found)
+        if len(names) > _MAX_FEATURES:
+            raise StoreError(
+                f"expected examples of at most {_MAX_FEATURES} features, found {len(names)}",
+                path=self._files[0],
+            )
+        return list(names)
+
+    def _find(self) -> _example.FeaturePlaces:
+        # Allocated as a whole, because joining parts would take a third of the time.
+        found = _example.FeaturePlaces.none(len(self._file), len(self._names))
+        for file, rows in enumerate(self._rows):
+            for first in range(rows.start, rows.stop, _CHUNK):
+                some = slice(first, min(first + _CHUNK, rows.stop))
+                data, begin, length = self._data[file], self._begin[some], self._length[some]
+                broken = _example.find(data, begin, length, self._names, found.rows(some))
+                if broken >= 0:
+                    raise self._error(first + broken, _BROKEN, rows.start)
+        return found
 
     def table(self) -> Table:
         offset, nbytes = self._images()
@@ -243,7 +221,7 @@ class _Scan:
             shown = tuple(filter(fields.__contains__, map(_field_name, named))) if named else None
         return Table(
             format=NAME,
-            files=[file.path for file in self._parts],
+            files=self._files,
             file=self._file,
             offset=offset,
             nbytes=nbytes,
@@ -261,10 +239,10 @@ class _Scan:
     def _column(self, *names: bytes) -> int | None:
         return next((self._names.index(name) for name in names if name in self._names), None)
 
-    def _error(self, row: int, message: str) -> StoreError:
-        file = self._parts[int(self._file[row])]
-        inside = row - int(self._first[int(self._file[row])])
-        return StoreError(message, path=file.path, record=row, offset=int(file.begin[inside]))
+    def _error(self, row: int, message: str, first: int = 0) -> StoreError:
+        """About the record ``row``, which is numbered from the record ``first`` on."""
+        path, offset = self._files[int(self._file[row])], int(self._begin[row])
+        return StoreError(message, path=path, record=row - first, offset=offset)
 
     def _images(self) -> tuple[np.ndarray, np.ndarray]:
         column = self._column(*_IMAGES)
@@ -289,14 +267,10 @@ class _Scan:
 
     def _bytes(self, column: int, rows: Sequence[int] | np.ndarray) -> list[bytes]:
         """The values of a feature with one value in each of ``rows``."""
-        features, parts = self._found, self._parts
-        begin = features.offset[rows, column]
-        end = begin + features.nbytes[rows, column]
-        files = self._file[rows].tolist()
-        return [
-            bytes(parts[file].data[at:stop])
-            for file, at, stop in zip(files, begin.tolist(), end.tolist(), strict=True)
-        ]
+        begin = self._found.offset[rows, column]
+        end = begin + self._found.nbytes[rows, column]
+        places = zip(self._file[rows].tolist(), begin.tolist(), end.tolist())
+        return [bytes(self._data[file][at:stop]) for file, at, stop in places]
 
     def _numbers(self, column: int) -> np.ndarray | list[Any] | None:
         """(n,) or (n, k) if all records have equally many; else a list of lists; None for bytes."""
@@ -310,10 +284,10 @@ class _Scan:
             return _example.as_numbers(features.first[:, column], kind)
         ends = np.cumsum(count, dtype=np.int64)
         parts = []
-        for file, first in zip(self._parts, self._first.tolist()):
-            rows = slice(first, first + len(file))
+        for file, rows in enumerate(self._rows):
             places = features.offset[rows, column], features.nbytes[rows, column]
-            parts.append(_example.numbers(file.data, kind, *places, int(count[rows].sum())))
+            total = int(count[rows].sum())
+            parts.append(_example.numbers(self._data[file], kind, *places, total))
         values = np.concatenate(parts)
         if bool((count == count[0]).all()):
             return values.reshape(len(count), -1)
@@ -395,15 +369,12 @@ class _Scan:
             elif (single := self._single(column, _example.BYTES)).any() and bool(
                 (single | (self._found.count[:, column] == 0)).all()
             ):
-                fields[name] = field_column(name, self._bytes_or_nothing(column, single))
+                values = iter(self._bytes(column, np.flatnonzero(single)))
+                given = [next(values) if there else b"" for there in single.tolist()]
+                fields[name] = field_column(name, given)
             else:
                 left_out.append(feature.decode("utf-8", "replace"))
         return fields, left_out
-
-    def _bytes_or_nothing(self, column: int, there: np.ndarray) -> list[bytes]:
-        """The values of a feature of bytes; empty in records that are not ``there``."""
-        values = iter(self._bytes(column, np.flatnonzero(there)))
-        return [next(values) if has_value else b"" for has_value in there.tolist()]
 
 
 def _field_name(feature: bytes) -> str:
@@ -517,10 +488,8 @@ def _fields(batch: Batch) -> list[list[bytes]]:
     columns = []
     for name, values in batch.fields.items():
         feature = encode_text(name)
-        if isinstance(values, np.ndarray):
-            columns.append([_example.entry(feature, row) for row in values])
-        else:
-            columns.append([_example.entry(feature, bytes(value)) for value in values])
+        plain = values if isinstance(values, np.ndarray) else map(bytes, values)
+        columns.append([_example.entry(feature, value) for value in plain])
     return columns
 
 

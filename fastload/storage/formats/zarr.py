@@ -8,6 +8,7 @@ Zarr core specification, version 3, and its codecs ``bytes``, ``crc32c`` and ``s
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
@@ -27,8 +28,7 @@ from ..table import Indirect, Table, TableStore
 from ._array_writer import to_json
 from ._blocks import (
     BlockArrayWriter,
-    Places,
-    block_paths,
+    BlockedArray,
     check_stored,
     counts,
     folder_table,
@@ -38,7 +38,6 @@ from ._blocks import (
 from ._image_table import IMAGES, Axes, StoreHeader, arrays_of, axes_of, first_of
 
 NAME = "zarr"
-VERSION = 1
 _MISSING = 2**64 - 1  # in the index of a shard: an inner chunk that is not stored
 _NAMES = {
     "|b1": "bool", "|i1": "int8", "|u1": "uint8", "<i2": "int16", "<u2": "uint16", "<i4": "int32",
@@ -65,7 +64,7 @@ def read_zarr(path: str) -> Table:
     def has(name: str) -> bool:
         return name in attributes or _is_array(path, name)
 
-    header = StoreHeader.read(attributes.get("fastload"), NAME, VERSION, path, has)
+    header = StoreHeader.read(attributes.get("fastload"), NAME, ZarrWriter.version, path, has)
     name = ""
     if root.get("node_type") != "array" and not os.path.exists(os.path.join(path, ".zarray")):
         there = {entry.name for entry in os.scandir(path) if entry.is_dir()}
@@ -84,7 +83,7 @@ def read_zarr(path: str) -> Table:
     else:
         axes = axes_of(images.shape, images.dtype, path, name)
         check_stored(images.folder, images.shape, 1)
-        places = _places(images, axes)
+        places = images.places(axes)
     otherwise = Indirect(
         f"{os.path.basename(path)} is compressed, incomplete or not in the order (N, "
         "height, width, 3), so it is read through the zarr library: pack it again",
@@ -107,35 +106,6 @@ def _read_images(path: str, name: str, axes: Axes, indices: np.ndarray) -> list[
         raise StoreError(f"zarr cannot read it: {error}", path=path) from error
 
 
-def _places(images: ZarrArray, axes: Axes) -> Places | None:
-    """None if images do not lie in their files as they are."""
-    count, nbytes, paths = axes.count, axes.nbytes, block_paths(images, axes)
-    if paths is None:
-        return None
-    numbers = np.arange(count, dtype=np.int64)
-    file = (numbers // images.rows).astype(np.int32)
-    if images.inner is None:
-        return file, numbers % images.rows * nbytes, paths
-    offset = np.zeros(count, np.int64)
-    for number, path in enumerate(paths):
-        mine = numbers[number * images.rows : (number + 1) * images.rows]
-        inside = mine - number * images.rows
-        index = images.index(number)[inside // images.inner]
-        if bool((index[:, 0] == _MISSING).any()):
-            return None
-        size = os.path.getsize(path)
-        if bool(((index[:, 0] > size) | (index[:, 1] > size)).any()) or bool(
-            (index[:, 1] < images.inner * nbytes).any()
-        ):
-            raise StoreError(
-                "the index of the shard names places outside of it: copy the store again or pack "
-                "it again",
-                path=path,
-            )
-        offset[mine] = index[:, 0].astype(np.int64) + inside % images.inner * nbytes
-    return file, offset, paths
-
-
 def _column(path: str, name: str) -> np.ndarray | None:
     """A small array of the store, little-endian; None if there is none."""
     if not _is_array(path, name):
@@ -144,7 +114,7 @@ def _column(path: str, name: str) -> np.ndarray | None:
     array = None if plain is None else plain.read()
     if array is None:
         opened = _by_library(path, name)
-        check_stored(os.path.join(path, *name.split("/")), opened.shape, opened.dtype.itemsize)
+        check_stored(os.path.join(path, name), opened.shape, opened.dtype.itemsize)
         try:
             # The library makes a list of all chunks, also of an array without a number.
             array = np.asarray(opened[...]) if opened.size else np.empty(opened.shape, opened.dtype)
@@ -170,31 +140,25 @@ def _by_library(path: str, name: str) -> Any:
         raise StoreError(f"zarr cannot open {name!r}: {error}", path=path) from error
 
 
-class ZarrArray:
+@dataclasses.dataclass(kw_only=True)
+class ZarrArray(BlockedArray):
     """A Zarr v3 array that needs no library: chunks divide only the first axis, not compressed.
 
+    ``piece`` are the rows of an inner chunk, if chunks are shards.
+
     Attributes:
-        rows: of a chunk file, along the first axis.
-        inner: rows of an inner chunk of a shard; None if chunks are not shards.
         index_crc, index_first: a shard's index has a CRC32C; it lies at the start of the file.
     """
 
-    def __init__(
-        self, folder: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int
-    ) -> None:
-        self.folder = folder
-        self.shape = shape
-        self.dtype = dtype
-        self.rows = rows
-        self.inner: int | None = None
-        self.index_crc = False
-        self.index_first = False
-        self._separator = "/"
+    separator: str = "/"
+    sharded: bool = False
+    index_crc: bool = False
+    index_first: bool = False
 
     @classmethod
     def open(cls, root: str, name: str) -> ZarrArray | None:
         """The array ``name`` of the folder ``root``; None if there is none of this kind."""
-        folder = os.path.join(root, *name.split("/")) if name else root
+        folder = os.path.join(root, name) if name else root
         where = os.path.join(folder, "zarr.json")
         described = read_json(where)
         if described is None or described.get("node_type") != "array":
@@ -219,12 +183,12 @@ class ZarrArray:
         ):
             return None
         dtype = np.dtype(dtypes[described["data_type"]])
-        made = cls(folder, shape, dtype, chunk[0])
+        made = cls(folder=folder, shape=shape, dtype=dtype, rows=chunk[0], piece=chunk[0])
         encoding = described["chunk_key_encoding"]
         if encoding["name"] != "default":
             return None
-        made._separator = (encoding.get("configuration") or {}).get("separator", "/")
-        if made._separator not in ("/", "."):
+        made.separator = (encoding.get("configuration") or {}).get("separator", "/")
+        if made.separator not in ("/", "."):
             return None
         codecs = list(described["codecs"])
         if codecs[0]["name"] == "sharding_indexed":
@@ -232,26 +196,40 @@ class ZarrArray:
                 return None
             sharding = codecs[0]["configuration"]
             inner = counts(sharding["chunk_shape"], where)
-            index_codecs = [codec["name"] for codec in sharding["index_codecs"]]
             if not _whole(inner, shape) or chunk[0] % max(1, inner[0]):
                 return None
-            if index_codecs not in (["bytes"], ["bytes", "crc32c"]) or not _plain(
-                sharding["index_codecs"], np.dtype("<u8")
-            ):
+            if not _plain(sharding["index_codecs"], np.dtype("<u8")):
                 return None
-            made.inner = inner[0]
-            made.index_crc = "crc32c" in index_codecs
+            made.piece, made.sharded = inner[0], True
+            made.index_crc = len(sharding["index_codecs"]) > 1
             made.index_first = sharding.get("index_location", "end") == "start"
             codecs = list(sharding["codecs"])
         return made if _plain(codecs, dtype) else None
 
     def path_of(self, number: int) -> str:
-        key = self._separator.join(["c", str(number), *["0"] * (len(self.shape) - 1)])
-        return os.path.join(self.folder, *key.split("/"))
+        key = self.separator.join(["c", str(number), *["0"] * (len(self.shape) - 1)])
+        return os.path.join(self.folder, key)
+
+    def begins(self, paths: Sequence[str], axes: Axes) -> np.ndarray | None:
+        begins = [np.zeros(0 if self.sharded else len(paths), np.int64)]
+        for number, path in enumerate(paths if self.sharded else ()):
+            images = min(self.rows, axes.count - number * self.rows)
+            index = self._index(path)[: -(-images // self.piece)]
+            if bool((index[:, 0] == _MISSING).any()):
+                return None
+            size = os.path.getsize(path)
+            if bool((index > size).any() or (index[:, 1] < self.piece * axes.nbytes).any()):
+                raise StoreError(
+                    "the index of the shard names places outside of it: copy the store again or "
+                    "pack it again",
+                    path=path,
+                )
+            begins.append(index[:, 0].astype(np.int64))
+        return np.concatenate(begins)
 
     def read(self) -> np.ndarray | None:
         """All of a small array that is not sharded; None if only the library can read it."""
-        if self.inner is not None:
+        if self.sharded:
             return None
         check_stored(self.folder, self.shape, self.dtype.itemsize)
         parts = []
@@ -278,11 +256,9 @@ class ZarrArray:
             parts.append(chunk.reshape(rows, *self.shape[1:]))
         return np.concatenate(parts) if parts else np.empty(self.shape, self.dtype)
 
-    def index(self, number: int) -> np.ndarray:
+    def _index(self, path: str) -> np.ndarray:
         """The index of a shard: uint64 (inner chunks, 2), offset and length of each."""
-        assert self.inner is not None  # a shard
-        path = self.path_of(number)
-        nbytes = self.rows // self.inner * 16
+        nbytes = self.rows // self.piece * 16
         whole = nbytes + (4 if self.index_crc else 0)
         try:
             with open(path, "rb", buffering=0, opener=open_regular) as file:
@@ -306,7 +282,6 @@ class ZarrWriter(BlockArrayWriter):
     """Writes a Zarr v3 folder. See ``open_writer`` for the arguments."""
 
     format = NAME
-    version = VERSION
     read = staticmethod(read_zarr)
 
     def _block_path(self, number: int) -> str:
