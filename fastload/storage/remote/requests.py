@@ -205,7 +205,7 @@ class Requests:
         self._ending = False
         self.pace = RequestPace()
         self._latencies = Latencies()
-        self._asked = self._received = 0  # requests in flight, and bytes that have come
+        self._in_flight = self._received = 0  # requests in flight, and bytes that have come
 
     def send(self, request: Request, urgency: float) -> None:
         """Send ``request`` as soon as there is room; the smallest ``urgency`` first."""
@@ -344,11 +344,10 @@ class Requests:
                     path=url.shown,
                 ) from None
             except Exception as error:  # noqa: BLE001 - libraries raise anything
-                if isinstance(error, Permanent):
-                    said, times = str(error), ""
-                else:
-                    said, times = f"{type(error).__name__}: {error}", f", {attempt} times in a row"
-                if attempt == _ATTEMPTS or not times:
+                permanent = isinstance(error, Permanent)
+                if permanent or attempt == _ATTEMPTS:
+                    said = str(error) if permanent else f"{type(error).__name__}: {error}"
+                    times = "" if permanent else f", {attempt} times in a row"
                     raise StoreError(
                         f"it cannot be read{times}: {redacted(said, url, origin.secrets)}; "
                         f"{what_to_check(url)}",
@@ -360,9 +359,9 @@ class Requests:
                 await asyncio.sleep(_JITTER.uniform(0.5, 1.5) * pause)
         raise AssertionError("the loop returns or raises")
 
-    def _in_flight(self, more: int) -> None:
-        self._asked += more
-        gauge("requests in flight", self._asked)
+    def _note_in_flight(self, more: int) -> None:
+        self._in_flight += more
+        gauge("requests in flight", self._in_flight)
 
     async def _attempt(
         self, make: Callable[[], Awaitable[_T]], counters: RemoteCounters, nbytes: int
@@ -375,8 +374,8 @@ class Requests:
             counters.add(requests=1)
             attempt = asyncio.ensure_future(make())
             running.add(attempt)
-            self._in_flight(1)
-            attempt.add_done_callback(lambda _: self._in_flight(-1))
+            self._note_in_flight(1)
+            attempt.add_done_callback(lambda _: self._note_in_flight(-1))
 
         again()
         unusual_s = self._latencies.unusual_s(nbytes)
