@@ -275,7 +275,11 @@ def ray() -> Iterator[Any]:
     """Ray on two CPUs of this machine. One for each file of tests: it takes seconds, and 1 GB."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20
+        address="local",  # whatever else runs here, or left its address
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 << 20,
     )
     yield ray
     ray.shutdown()

@@ -71,7 +71,11 @@ def cluster(bucket: Any) -> Iterator[Any]:
     """Ray, begun after the server, so that its processes know it."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 << 20,
     )
     yield ray
     ray.shutdown()

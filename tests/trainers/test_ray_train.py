@@ -56,7 +56,7 @@ def train(config):
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     trainer = ray.train.torch.TorchTrainer(
         train,
         train_loop_config=given,
@@ -144,7 +144,9 @@ def test_the_blocks_of_the_documentation_run(photos: Path, tmp_path: Path) -> No
     for block in mine:
         script = tmp_path / "job.py"
         code = block.replace('address="auto"', "num_cpus=2, include_dashboard=False")
-        script.write_text(f"import ray\nray.init(num_cpus=4)\n{code}" if code == block else code)
+        script.write_text(
+            f"import ray\nray.init(address='local', num_cpus=4)\n{code}" if code == block else code
+        )
         done = subprocess.run(
             [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=240
         )
